@@ -1,0 +1,1 @@
+"""What a DoLake table is, as pure rules."""
