@@ -8,11 +8,15 @@ many changes lie before it, and the difference of two positions is a number of c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 Position = int
 """How many changes of the journal lie before this place."""
 
 START: Position = 0
+
+CircuitBreakerState = Literal["closed", "open", "half-open"]
+"""Whether publishing works (closed), keeps failing (open), or is being tried again (half-open)."""
 
 
 @dataclass(frozen=True, slots=True)

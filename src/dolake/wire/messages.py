@@ -9,7 +9,7 @@ server understands a new client. Names are camelCase on the wire and snake_case 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from dolake.changes import Operation, StreamId
 from dolake.errors import MessageValidationError
+from dolake.positions import CircuitBreakerState
 from dolake.tables.names import problem_with_table_name
 
 PROTOCOL_VERSION = 1
@@ -47,7 +48,6 @@ NackReason = Literal[
     "ip_limit",
 ]
 ServerState = Literal["idle", "receiving", "flushing", "recovering", "error"]
-CircuitBreakerState = Literal["closed", "open", "half-open"]
 FlushReason = Literal["manual", "shutdown", "buffer_full", "time_threshold"]
 
 
@@ -178,7 +178,7 @@ ReceivedMessage = ConnectMessage | EnvelopeBatch | HeartbeatMessage | FlushReque
 
 
 class AckDetails(Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """What the server knows at the moment of the ack. `position` is ours: pass it to a query to read your own writes."""
+    """What the server knows at the ack. `position` is ours: pass it to a query to read your own writes."""
 
     events_processed: int
     buffer_utilization: float
@@ -212,7 +212,7 @@ class AckMessage(Struct, tag="ack", tag_field="type", rename="camel", kw_only=Tr
 
 
 class NackMessage(Struct, tag="nack", tag_field="type", rename="camel", kw_only=True, omit_defaults=True):
-    """Nothing of this batch was kept. `expected_sequence_number` and `details` are ours: where to go on, what is wrong."""
+    """Nothing of this batch was kept. Ours: `expected_sequence_number` (go on there), `details` (what is wrong)."""
 
     timestamp: int
     correlation_id: str | UnsetType = UNSET
@@ -262,15 +262,13 @@ ServerMessage = AckMessage | NackMessage | StatusMessage
 encode = msgspec.json.Encoder().encode
 _decode_received = msgspec.json.Decoder(ReceivedMessage).decode
 _decode_client = msgspec.json.Decoder(ClientMessage).decode
-_decode_server = msgspec.json.Decoder(ServerMessage).decode
+_decode_server: Callable[[bytes | str], ServerMessage] = msgspec.json.Decoder(ServerMessage).decode
 _decode_raw_batch = msgspec.json.Decoder(RawBatch).decode
 
 
 def decode_received(data: bytes) -> ReceivedMessage:
-    """What the receiver uses: the envelope in full, the images only as «an object is here»."""
+    """What the receiver uses: the envelope in full, the images only as «an object is here». `check_events` is next."""
     message: ReceivedMessage = _checked(_decode_received, data)
-    if isinstance(message, BatchMessage):
-        check_events(message)
     return message
 
 

@@ -1,0 +1,5 @@
+"""`python -m dolake.cli` is `dolake`."""
+
+from dolake.cli import main
+
+main()

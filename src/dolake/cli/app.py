@@ -1,0 +1,56 @@
+"""All commands joined, and errors shown as one clear line instead of a traceback."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import dolake
+from dolake.cli import bench, demo, journal, serve
+from dolake.errors import DoLakeError
+
+
+class _Group(typer.core.TyperGroup):
+    """Shows our own errors in one line; anything else is a bug and keeps its traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DoLakeError as error:
+            console = Console(stderr=True, highlight=False)
+            console.print(f"dolake: {error.message}", style="bold red", markup=False)
+            if error.hint:
+                console.print(f"        {error.hint}", markup=False)
+            sys.exit(1)
+
+
+app = typer.Typer(
+    cls=_Group,
+    name="dolake",
+    help="DoLake: a real-time Iceberg lakehouse. Start with `dolake demo`, then `dolake serve --home DIR`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("serve")(serve.serve)
+app.command("demo")(demo.demo)
+app.add_typer(journal.app, name="journal")
+app.add_typer(bench.app, name="bench")
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"dolake {dolake.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """DoLake: a real-time Iceberg lakehouse."""

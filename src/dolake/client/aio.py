@@ -1,0 +1,326 @@
+"""The client as callers see it: connect, send, put, drain. The one implementation; sync.py only wraps it.
+
+    async with connect("http://localhost:8484", source="shop") as lake:
+        receipt = await lake.send({"table": "orders", "operation": "INSERT", "rowId": "7", "after": {"id": 7}})
+
+From whoever has changes; to conversation.py, which brings them to the server. Promise: when send() returns, its changes
+are on the server's disk, once and in order. When it raises, `retryable` says whether the same call may help later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from dolake import errors
+from dolake.changes import StreamId
+from dolake.client.conversation import Conversation, PersistedCallback, Waits
+from dolake.client.outgoing import PIECE_EVENTS, ChangeLike, encode_piece, pieces
+from dolake.client.pace import Pace
+from dolake.client.transport import Address, Transport
+from dolake.client.window import Receipt, Ticket, Window
+from dolake.positions import Position
+from dolake.wire.messages import FlushReason
+
+NAME_LENGTH_MAX = 256
+
+
+def connect(
+    url: str,
+    *,
+    source: str | None = None,
+    shard: str = "",
+    epoch: int | None = None,
+    token: str | None = None,
+    window: int = 8,
+    batch_events_max: int = 500,
+    batch_bytes_max: int = 1_000_000,
+    queue_events_max: int = 50_000,
+    queue_bytes_max: int = 64_000_000,
+    retry_wait_max_ms: int = 30_000,
+    give_up_after_ms: int | None = None,
+    connect_wait_ms: int = 10_000,
+    close_wait_ms: int = 30_000,
+    heartbeat_ms: int = 15_000,
+) -> LakeClient:
+    """A client for one stream of changes; use it with `async with`.
+
+    url: http(s):// or ws(s)://host:port[/base]; the socket is at {base}/ws.
+    source, shard: the stream, which has one writer at a time. Name your source to resume after a restart; without a
+        name it is a new random one each time.
+    epoch: a higher one starts the stream anew, when the source itself was restored from a backup.
+    window: how many batches may be un-acknowledged at a time.
+    batch_events_max, batch_bytes_max: the largest batch; the server's own limits may lower it.
+    queue_events_max, queue_bytes_max: how much may be un-acknowledged before put() and send() wait.
+    retry_wait_max_ms: the longest wait between tries, unless the server asks for more.
+    give_up_after_ms: fail everything when nothing was acknowledged for so long; None tries for ever.
+    connect_wait_ms: how long the first connection may take before `async with` raises ConnectionError.
+    close_wait_ms: how long leaving `async with` waits for acknowledgements before it raises OutcomeUnknown.
+    heartbeat_ms: after so long without a word we send a heartbeat, after twice that without an answer we reconnect.
+    """
+    for name, count in {
+        "window": window,
+        "batch_events_max": batch_events_max,
+        "batch_bytes_max": batch_bytes_max,
+        "queue_events_max": queue_events_max,
+        "queue_bytes_max": queue_bytes_max,
+        "heartbeat_ms": heartbeat_ms,
+    }.items():
+        if count < 1:
+            raise errors.InvalidInput(f"{name} is {count}, and must be at least 1")
+    stream = StreamId(
+        _checked_name("source", source or f"client-{secrets.token_hex(8)}"), _checked_name("shard", shard)
+    )
+    conversation = Conversation(
+        transport := Transport(Address.parse(url), stream, token),
+        stream,
+        epoch,
+        Window(batches_max=window, events_max=queue_events_max, bytes_max=queue_bytes_max),
+        Pace(batch_events_max),
+        batch_bytes_max,
+        waits := Waits(connect_wait_ms, close_wait_ms, heartbeat_ms, retry_wait_max_ms, give_up_after_ms),
+    )
+    return LakeClient(stream, transport, conversation, waits)
+
+
+class LakeClient:
+    """One stream of changes to one lake. Made by connect(); its methods may be called from many tasks at once."""
+
+    def __init__(self, stream: StreamId, transport: Transport, conversation: Conversation, waits: Waits) -> None:
+        self.stream = stream
+        self._transport = transport
+        self._conversation = conversation
+        self._waits = waits
+        self._task: asyncio.Task[None] | None = None
+        self._is_open = False
+        self._puts = self._new_ticket()
+        self._unreported: dict[_Awaited, None] = {}
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    async def send(self, changes: ChangeLike | Iterable[ChangeLike] | AsyncIterable[ChangeLike]) -> Receipt:
+        """Send one change or many, and return once ALL of them are durable.
+
+        A list or tuple is checked as a whole before any of it is sent, and stays together. Other iterables, also
+        asynchronous ones, may be endless: they are checked and sent as they come. When this call is cancelled, what
+        it has queued still goes out, and drain() waits for it.
+        """
+        sending = self.begin()
+        try:
+            if isinstance(changes, AsyncIterable):
+                async for change in changes:
+                    await sending.add((change,))
+            else:
+                for piece in pieces(changes):
+                    await sending.add(piece)
+            return await sending.finish()
+        finally:
+            sending.abandon()
+
+    async def put(self, change: ChangeLike) -> None:
+        """Queue one change; waits only for room in the queue. drain() tells when it is durable.
+
+        When a change that was put earlier has failed since, this raises its error, and this change is not queued.
+        """
+        self._check_open()
+        bodies = encode_piece((change,), event_bytes_max=self._conversation.event_bytes_max)
+        try:
+            await self._conversation.add(bodies, lambda: self._puts)
+        except errors.DoLakeError as error:
+            if error is self._puts.error:
+                self._puts = self._new_ticket()
+            raise
+
+    async def drain(self) -> None:
+        """Wait until everything that was put is durable; raises the error of a change that failed."""
+        puts, self._puts = self._puts, self._new_ticket()
+        self._adopt(puts)
+        for ticket in list(self._unreported):
+            await ticket.settled.wait()
+            self._unreported.pop(ticket, None)
+            if ticket.error is not None:
+                raise ticket.error
+
+    async def flush(self, reason: FlushReason = "manual") -> None:
+        """Ask the server to publish now what is durable. It answers when it has understood, not when it is done."""
+        self._check_open()
+        await self._conversation.ask_flush(reason)
+
+    # --- what the server says -----------------------------------------------------------------------------------------
+
+    async def status(self) -> dict[str, Any]:
+        """The server's state and buffer, from GET /status."""
+        self._check_open()
+        return await self._transport.get("/status")
+
+    async def health(self) -> dict[str, Any]:
+        """GET /health, also when the answer is that the server is not ready."""
+        self._check_open()
+        return await self._transport.get("/health", is_any_status_fine=True)
+
+    def on_persisted(self, callback: PersistedCallback) -> None:
+        """Call `callback(sequence_number, persisted_path)` when a publish covers everything up to that number."""
+        self._conversation.persisted_callbacks.append(callback)
+
+    @property
+    def last_durable_sequence(self) -> int:
+        """The highest sequence of this stream that the server called durable."""
+        return self._conversation.window.durable_sequence
+
+    @property
+    def last_position(self) -> Position:
+        """The journal's position after the last acknowledged batch; pass it to a query to read your own writes."""
+        return self._conversation.last_position
+
+    @property
+    def pending_count(self) -> int:
+        """How many changes are queued or sent, and not known to be durable."""
+        return len(self._conversation.window)
+
+    # --- open and close -----------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._task is not None:
+            raise errors.InvalidInput("this client was used before", hint="call connect() again")
+        self._transport.open()
+        # Not a TaskGroup, because that would wrap the errors of the caller's own body; _close() awaits this task.
+        self._task = asyncio.create_task(self._conversation.run(), name=f"dolake client {self.stream}")
+        try:
+            async with asyncio.timeout(self._waits.connect_ms / 1000):
+                await self._conversation.connected.wait()
+            self._conversation.raise_failure()
+        except TimeoutError:
+            await self._close()
+            raise errors.ConnectionError(
+                f"no connection to {self._transport.address.socket} within {self._waits.connect_ms / 1000:g} s: "
+                f"{self._conversation.problem or 'no answer'}",
+                hint="is `dolake serve` running there, and are host, port and base path right?",
+            ) from None
+        except BaseException:
+            await self._close()
+            raise
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        try:
+            if kind is None:
+                await self._finish()
+        finally:
+            await self._close()
+
+    async def _finish(self) -> None:
+        """Wait for the last acknowledgements, as long as the caller allows."""
+        try:
+            async with asyncio.timeout(self._waits.close_ms / 1000):
+                await self._conversation.empty.wait()
+                await self.drain()
+        except TimeoutError:
+            problem = self._conversation.problem
+            raise errors.OutcomeUnknown(
+                f"{self.pending_count} changes are un-acknowledged after {self._waits.close_ms / 1000:g} s"
+                + (f"; last problem: {problem}" if problem else ""),
+                hint="connect again under the same source: last_durable_sequence tells which of them are durable",
+            ) from None
+
+    async def _close(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        try:
+            await asyncio.wait([self._task])
+        finally:
+            self._conversation.stop(errors.ConnectionError("the client was closed"))
+            await self._transport.close()
+
+    # --- tickets ------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> Sending:
+        """A send() in steps, for callers that must pull the changes themselves; sync.py is one."""
+        return Sending(self, self._new_ticket())
+
+    def _new_ticket(self) -> _Awaited:
+        return _Awaited(self._forget)
+
+    def _forget(self, ticket: _Awaited) -> None:
+        """A settled ticket that nobody waits for matters only if it failed."""
+        if ticket.error is None:
+            self._unreported.pop(ticket, None)
+
+    def _adopt(self, ticket: _Awaited) -> None:
+        """From here on drain() waits for this ticket."""
+        ticket.close()
+        if ticket.error is not None or not ticket.is_settled:
+            self._unreported[ticket] = None
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise errors.InvalidInput("the client is not open", hint="use it inside `async with connect(...) as lake:`")
+        self._conversation.raise_failure()
+
+
+class Sending:
+    """One send() under way: add changes piece by piece, then finish(); abandon() leaves the rest to drain()."""
+
+    def __init__(self, client: LakeClient, ticket: _Awaited) -> None:
+        self._client = client
+        self._ticket = ticket
+        self._taken_count = 0
+        self._sequence_last = 0
+
+    async def add(self, changes: Sequence[ChangeLike]) -> None:
+        """Check all of these, then queue all of these."""
+        self._client._check_open()
+        bodies = []
+        for start in range(0, len(changes), PIECE_EVENTS):
+            if start:
+                await asyncio.sleep(0)  # a long list must not keep the heartbeat waiting
+            part = changes[start : start + PIECE_EVENTS]
+            bodies += encode_piece(
+                part,
+                offset=self._taken_count + start,
+                previous=self._sequence_last,
+                event_bytes_max=self._client._conversation.event_bytes_max,
+            )
+            self._sequence_last = bodies[-1].sequence
+        self._taken_count += len(changes)
+        if bodies:
+            await self._client._conversation.add(bodies, lambda: self._ticket)
+
+    async def finish(self) -> Receipt:
+        self._ticket.close()
+        await self._ticket.settled.wait()
+        if self._ticket.error is not None:
+            raise self._ticket.error
+        return self._ticket.receipt()
+
+    def abandon(self) -> None:
+        """Nobody waits here any more; does nothing when all is settled."""
+        if not self._ticket.is_settled:
+            self._client._adopt(self._ticket)
+
+
+class _Awaited(Ticket):
+    """A ticket that a task can wait for."""
+
+    def __init__(self, forget: Callable[[_Awaited], None]) -> None:
+        super().__init__()
+        self.settled = asyncio.Event()
+        self._forget = forget
+
+    def on_settled(self) -> None:
+        self.settled.set()
+        self._forget(self)
+
+
+def _checked_name(what: str, name: str) -> str:
+    if len(name) > NAME_LENGTH_MAX or not name.isprintable():
+        raise errors.InvalidInput(
+            f"{what} {name[:80]!r} cannot be a name", hint=f"use at most {NAME_LENGTH_MAX} printable characters"
+        )
+    return name

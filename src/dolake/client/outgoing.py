@@ -1,0 +1,175 @@
+"""Changes as callers write them become events as the wire wants them: checked by the server's own rules, encoded once.
+
+From aio.py; to conversation.py, which gives out the sequences. Promise: what passes here is refused by no server of
+this version for its form, and nothing of a piece with a bad change in it goes on.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from dolake.changes import Change
+from dolake.errors import InvalidInput, MessageValidationError
+from dolake.wire.messages import SEQUENCE_MAX, decode_received, encode
+
+ChangeLike = Change | Mapping[str, Any]
+PIECE_EVENTS = 500
+"""How many changes are encoded without letting other tasks run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One valid event without its sequence: 0 means that the client gives it one when it lines up."""
+
+    sequence: int
+    rest: bytes
+
+    def numbered(self, sequence: int) -> bytes:
+        return b'{"sequence":%d,%b' % (sequence, self.rest)
+
+
+def pieces(changes: ChangeLike | Iterable[ChangeLike]) -> Iterator[Sequence[ChangeLike]]:
+    """What is in memory already stays together; anything else is taken a piece at a time."""
+    if isinstance(changes, Change | Mapping):
+        yield (changes,)
+    elif isinstance(changes, list | tuple):
+        yield changes
+    else:
+        iterator = iter(changes)
+        while piece := tuple(islice(iterator, PIECE_EVENTS)):
+            yield piece
+
+
+def encode_piece(
+    changes: Sequence[ChangeLike], *, offset: int = 0, previous: int = 0, event_bytes_max: int | None = None
+) -> list[Body]:
+    """Check and encode changes that follow `offset` others of the same send, the last of them with sequence `previous`.
+
+    Errors name the change by its index in the send.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    bodies = [_encoded(change, offset + index, now_ms) for index, change in enumerate(changes)]
+    _check_numbering(bodies)
+    if event_bytes_max is not None:
+        _check_sizes(bodies, offset, event_bytes_max)
+    own = bodies[0].sequence
+    if own and own <= previous:
+        raise MessageValidationError(
+            f"sequence {own} does not follow {previous}",
+            path=f"changes[{offset}].sequence",
+            hint="sequences rise along a send, without repeats",
+        )
+    events = b",".join(body.numbered(body.sequence or index) for index, body in enumerate(bodies, 1))
+    try:
+        decode_received(b'{"type":"cdc_batch","sourceDoId":"-","sequenceNumber":0,"events":[%b]}' % events)
+    except MessageValidationError as error:
+        raise MessageValidationError(error.message, path=_path_in_send(error.path, offset), hint=error.hint) from None
+    return bodies
+
+
+class _Event(Struct, rename="camel", omit_defaults=True):
+    """Everything of an event but its sequence. Anything goes in; decode_received says what is wrong with it."""
+
+    timestamp: Any
+    operation: Any
+    table: Any
+    row_id: Any
+    before: Any = None
+    after: Any = None
+    metadata: Any = None
+
+
+_KEYS = {
+    "table": "table",
+    "operation": "operation",
+    "rowId": "row_id",
+    "row_id": "row_id",
+    "before": "before",
+    "after": "after",
+    "metadata": "metadata",
+    "sequence": "sequence",
+    "timestamp": "timestamp_ms",
+    "timestamp_ms": "timestamp_ms",
+}
+
+
+def _encoded(change: ChangeLike, index: int, now_ms: int) -> Body:
+    if not isinstance(change, Change):
+        change = _from_mapping(change, index)
+    sequence = change.sequence
+    if type(sequence) is not int:
+        raise MessageValidationError(
+            f"Expected `int`, got `{type(sequence).__name__}`", path=f"changes[{index}].sequence"
+        )
+    event = _Event(
+        change.timestamp_ms or now_ms,
+        change.operation,
+        change.table,
+        change.row_id,
+        change.before,
+        change.after,
+        change.metadata,
+    )
+    try:
+        return Body(sequence, encode(event)[1:])
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise MessageValidationError(
+            f"cannot be written as JSON: {error}",
+            path=f"changes[{index}]",
+            hint="use what msgspec can encode: JSON's own types, datetime, date, Decimal, UUID, bytes, dataclasses",
+        ) from None
+
+
+def _from_mapping(mapping: object, index: int) -> Change:
+    if not isinstance(mapping, Mapping):
+        raise MessageValidationError(
+            f"Expected a Change or a mapping, got `{type(mapping).__name__}`", path=f"changes[{index}]"
+        )
+    fields: dict[str, Any] = {"table": UNSET, "operation": UNSET, "row_id": UNSET}
+    for key, value in mapping.items():
+        name = _KEYS.get(key) if isinstance(key, str) else None
+        if name is None or fields.get(name, UNSET) is not UNSET:
+            problem = "unknown key" if name is None else "two spellings of the same key, one is"
+            raise MessageValidationError(
+                f"{problem} {key!r}", path=f"changes[{index}]", hint=f"a change has the keys {', '.join(_KEYS)}"
+            )
+        fields[name] = value
+    fields["sequence"] = fields.get("sequence") or 0
+    return Change(**fields)
+
+
+def _check_sizes(bodies: list[Body], offset: int, event_bytes_max: int) -> None:
+    for index, body in enumerate(bodies, offset):
+        size = len(body.numbered(body.sequence or SEQUENCE_MAX))
+        if size > event_bytes_max:
+            raise MessageValidationError(
+                f"a change of {size} bytes is too large",
+                path=f"changes[{index}]",
+                hint=f"the server takes {event_bytes_max} bytes",
+            )
+
+
+def _check_numbering(bodies: list[Body]) -> None:
+    if len({body.sequence == 0 for body in bodies}) > 1:
+        raise mixed_numbering()
+
+
+def mixed_numbering() -> InvalidInput:
+    return InvalidInput(
+        "some changes of this stream carry a sequence and others do not",
+        hint="give every change its own sequence, or leave all of them to the client",
+    )
+
+
+_EVENT_INDEX = re.compile(r"^\$\.events\[(\d+)\]")
+
+
+def _path_in_send(path: str, offset: int) -> str:
+    return _EVENT_INDEX.sub(lambda match: f"changes[{int(match[1]) + offset}]", path)

@@ -1,0 +1,148 @@
+"""The client for code without async: the same methods, each waiting for aio.py's on a loop in a thread of its own.
+
+    with connect("http://localhost:8484", source="shop") as lake:
+        receipt = lake.send({"table": "orders", "operation": "INSERT", "rowId": "7", "after": {"id": 7}})
+
+Promise: aio.py's, from any number of threads at once. Ctrl-C ends the wait it meets; what was queued still goes out,
+unless the exception leaves the `with`, which closes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from dolake import errors
+from dolake.client import aio
+from dolake.client.conversation import PersistedCallback
+from dolake.client.outgoing import ChangeLike, pieces
+from dolake.client.window import Receipt
+from dolake.positions import Position
+from dolake.wire.messages import FlushReason
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+class LakeClient:
+    """One stream of changes to one lake. Made by connect(); use it with `with`."""
+
+    def __init__(self, lake: aio.LakeClient) -> None:
+        self._lake = lake
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def send(self, changes: ChangeLike | Iterable[ChangeLike]) -> Receipt:
+        """Send one change or many, and return once ALL of them are durable. See aio.LakeClient.send."""
+        # The iterable is pulled here, in the caller's thread: a database cursor works in no other.
+        sending = self._lake.begin()
+        try:
+            for piece in pieces(changes):
+                self._wait(sending.add, piece)
+            return self._wait(sending.finish)
+        finally:
+            self._call_soon(sending.abandon)
+
+    def put(self, change: ChangeLike) -> None:
+        """Queue one change; waits only for room in the queue."""
+        self._wait(self._lake.put, change)
+
+    def drain(self) -> None:
+        """Wait until everything that was put is durable."""
+        self._wait(self._lake.drain)
+
+    def flush(self, reason: FlushReason = "manual") -> None:
+        """Ask the server to publish now what is durable."""
+        self._wait(self._lake.flush, reason)
+
+    def status(self) -> dict[str, Any]:
+        """The server's state and buffer, from GET /status."""
+        return self._wait(self._lake.status)
+
+    def health(self) -> dict[str, Any]:
+        """GET /health, also when the answer is that the server is not ready."""
+        return self._wait(self._lake.health)
+
+    def on_persisted(self, callback: PersistedCallback) -> None:
+        """Like aio's; the callback runs in the client's own thread and must not wait for this client."""
+        self._lake.on_persisted(callback)
+
+    @property
+    def last_durable_sequence(self) -> int:
+        return self._lake.last_durable_sequence
+
+    @property
+    def last_position(self) -> Position:
+        return self._lake.last_position
+
+    @property
+    def pending_count(self) -> int:
+        return self._lake.pending_count
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise errors.InvalidInput("this client was used before", hint="call connect() again")
+        ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=_run_loop, args=(ready,), name="dolake client", daemon=True)
+        self._thread.start()
+        self._loop = ready.result()
+        try:
+            self._wait(self._lake.__aenter__)
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._wait(self._lake.__aexit__, kind, error, traceback)
+        finally:
+            self._stop()
+
+    def _wait(self, method: Callable[P, Coroutine[Any, Any, Result]], *args: P.args, **kwargs: P.kwargs) -> Result:
+        if self._loop is None:
+            raise errors.InvalidInput("the client is not open", hint="use it inside `with connect(...) as lake:`")
+        future = asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # matters for Ctrl-C, which ends the wait here and not the work there
+            raise
+
+    def _call_soon(self, function: Callable[[], None]) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(function)
+
+    def _stop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and self._thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+
+
+def _run_loop(ready: Future[asyncio.AbstractEventLoop]) -> None:
+    with asyncio.Runner() as runner:  # on the way out it cancels whatever is left
+        loop = runner.get_loop()
+        ready.set_result(loop)
+        loop.run_forever()
+
+
+def _blocking(connect_async: Callable[P, aio.LakeClient]) -> Callable[P, LakeClient]:
+    """The same parameters, checked by the same types, without writing them twice."""
+
+    @functools.wraps(connect_async)
+    def connect(*args: P.args, **kwargs: P.kwargs) -> LakeClient:
+        return LakeClient(connect_async(*args, **kwargs))
+
+    return connect
+
+
+connect = _blocking(aio.connect)
+create_lake_client = connect

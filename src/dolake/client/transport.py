@@ -1,0 +1,208 @@
+"""The way to one server: addresses, headers, one WebSocket at a time, and GET. The only module here that knows aiohttp.
+
+From conversation.py and aio.py. Promise: whatever goes wrong on the way is raised as an error of our tree;
+`Interrupted` when it is worth another try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from aiohttp import ClientWSTimeout, WSMsgType
+from msgspec import UNSET
+
+from dolake import errors
+from dolake.changes import StreamId
+from dolake.wire.messages import NackMessage, ServerMessage, StatusMessage, decode_server_message
+
+logger = logging.getLogger("dolake.client")
+
+CLOSE_WAIT_S = 1.0
+HTTP_WAIT_S = 30.0
+
+
+class Interrupted(errors.ConnectionError):
+    """This connection is over and another try is due, after `wait_ms` when the server asked for that."""
+
+    def __init__(self, message: str, *, wait_ms: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait_ms = wait_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the socket is, and where the HTTP paths begin."""
+
+    socket: str
+    http: str
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """`http(s)://` or `ws(s)://host:port[/base]`; a url that ends in /ws names the socket itself."""
+        parts = urlsplit(url)
+        secure = {"http": "", "ws": "", "https": "s", "wss": "s"}.get(parts.scheme)
+        if secure is None or not parts.netloc:
+            raise errors.InvalidInput(
+                f"{url!r} is not the address of a lake",
+                hint="write it like http://localhost:8484 or wss://host/base/ws",
+            )
+        base = parts.path.rstrip("/").removesuffix("/ws")
+        return cls(f"ws{secure}://{parts.netloc}{base}/ws", f"http{secure}://{parts.netloc}{base}")
+
+
+class Connection:
+    """One open WebSocket: bytes out, messages in."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
+        self._socket = socket
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await self._socket.send_frame(data, WSMsgType.TEXT)
+        except (aiohttp.ClientError, OSError) as error:
+            raise Interrupted(f"the connection broke while sending: {error}") from None
+
+    async def receive(self, timeout_s: float) -> ServerMessage:
+        """The next message that this version knows; silence for `timeout_s` counts as a broken connection."""
+        while True:
+            try:
+                frame = await self._socket.receive(timeout=timeout_s)
+            except TimeoutError:
+                raise Interrupted(f"nothing came from the server for {timeout_s:g} s") from None
+            if frame.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                raise Interrupted(f"the server closed the connection (code {self._socket.close_code})")
+            if (message := _decoded(frame.data)) is not None:
+                return message
+
+    async def greet(self, greeting: bytes, timeout_s: float) -> StatusMessage:
+        """Say connect, and return the status that answers it."""
+        await self.send(greeting)
+        while True:
+            answer = await self.receive(timeout_s)
+            if isinstance(answer, StatusMessage):
+                return answer
+            if isinstance(answer, NackMessage):
+                if answer.should_retry:
+                    raise interruption(answer)
+                raise error_of(answer)
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+
+class Transport:
+    """Opens connections for one stream to one server."""
+
+    def __init__(self, address: Address, stream: StreamId, token: str | None) -> None:
+        self.address = address
+        self._headers = {"X-Client-ID": stream.source, "X-Shard-Name": stream.shard}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        self._session = aiohttp.ClientSession(headers=self._headers)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def dial(self, timeout_s: float) -> Connection:
+        assert self._session is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                socket = await self._session.ws_connect(
+                    self.address.socket, timeout=ClientWSTimeout(ws_close=CLOSE_WAIT_S), decode_text=False
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            _raise_if_forbidden(error.status, self.address.socket)
+            retry_after = error.headers.get("Retry-After", "") if error.headers else ""
+            wait_ms = int(retry_after) * 1000 if retry_after.isdecimal() else 0
+            raise Interrupted(f"{self.address.socket} answered HTTP {error.status}", wait_ms=wait_ms) from None
+        except TimeoutError:
+            raise Interrupted(f"{self.address.socket} did not answer within {timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Interrupted(f"{self.address.socket} cannot be reached: {error}") from None
+        return Connection(socket)
+
+    async def get(self, path: str, *, is_any_status_fine: bool = False) -> dict[str, Any]:
+        """GET a JSON object below the base path."""
+        assert self._session is not None
+        url = self.address.http + path
+        try:
+            async with asyncio.timeout(HTTP_WAIT_S), self._session.get(url) as response:
+                status, data = response.status, await response.read()
+        except TimeoutError:
+            raise errors.ConnectionError(f"{url} did not answer within {HTTP_WAIT_S:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise errors.ConnectionError(f"{url} cannot be reached: {error}") from None
+        _raise_if_forbidden(status, url)
+        if status == 404:
+            raise errors.NotFound(f"{url} does not exist", hint="check the base path in the url")
+        if status != 200 and not is_any_status_fine:
+            raise errors.Unavailable(f"{url} answered HTTP {status}")
+        try:
+            return msgspec.json.decode(data, type=dict[str, Any])
+        except msgspec.DecodeError:
+            raise errors.Unavailable(f"{url} answered HTTP {status} without a JSON object") from None
+
+
+def error_of(nack: NackMessage) -> errors.DoLakeError:
+    """A nack as the error that its sender should see."""
+    text = f"{nack.error_message} [{nack.reason}]"
+    error: errors.DoLakeError
+    match nack.reason:
+        case "invalid_sequence":
+            expected = None if nack.expected_sequence_number is UNSET else nack.expected_sequence_number
+            error = errors.InvalidSequence(text, expected=expected)
+        case "invalid_format" | "payload_too_large" | "event_too_large":
+            problem = nack.details[0] if nack.details else {}
+            hint = problem.get("hint", "") if nack.max_size is UNSET else f"the server takes {nack.max_size} bytes"
+            error = errors.MessageValidationError(text, path=problem.get("path", "$"), hint=hint)
+        case "buffer_full":
+            error = errors.BufferOverflowError(text)
+        case _:
+            error = errors.Unavailable(text)
+    error.retryable = nack.should_retry
+    return error
+
+
+def interruption(nack: NackMessage) -> Interrupted:
+    wait_ms = 0 if nack.retry_delay_ms is UNSET else nack.retry_delay_ms
+    return Interrupted(f"{nack.error_message} [{nack.reason}]", wait_ms=wait_ms)
+
+
+class _Kind(msgspec.Struct):
+    type: str = ""
+
+
+_decode_kind = msgspec.json.Decoder(_Kind).decode
+
+
+def _decoded(data: bytes | str) -> ServerMessage | None:
+    """None for a kind of message that a newer server may say. A broken answer is a broken connection: whoever waits
+    for it would wait for ever."""
+    try:
+        return decode_server_message(data)
+    except errors.MessageValidationError as error:
+        try:
+            kind = _decode_kind(data).type
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            kind = ""
+        if kind in ("", "ack", "nack", "status"):
+            raise Interrupted(f"the server said something that is not in the protocol: {error}") from None
+        logger.info("message of an unknown kind ignored", extra={"kind": kind[:80]})
+        return None
+
+
+def _raise_if_forbidden(status: int, url: str) -> None:
+    if status in (401, 403):
+        raise errors.InvalidInput(
+            f"{url} refused this client (HTTP {status})", hint="pass the token that the server expects: token=..."
+        )

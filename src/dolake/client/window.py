@@ -1,0 +1,263 @@
+"""Which changes are on their way: numbered once, sent in order, settled once. No I/O, no clock.
+
+From conversation.py, which puts changes in, takes batches out and reports what the server answered; to the Ticket of
+each caller. Promise, for any interleaving of acks, nacks and lost connections: every change is settled exactly once,
+durable or failed; durable ones in the order they were put; and a change never goes out under a second sequence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dolake.errors import Damaged, DoLakeError, InvalidSequence
+from dolake.positions import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The proof of a send(): all of its changes are durable.
+
+    `position` reads your own writes: pass it to a query. It is None when the server told only after a reconnect that
+    the last change had arrived. `duplicate_count` says how many were durable before this send.
+    """
+
+    position: Position | None
+    sequence_first: int
+    sequence_last: int
+    change_count: int
+    duplicate_count: int
+
+
+class Ticket:
+    """What one caller waits for: settled when all of its changes are durable, or as soon as one of them failed."""
+
+    def __init__(self) -> None:
+        self.sequence_first = 0
+        self.sequence_last = 0
+        self.position: Position | None = None
+        self.queued_count = 0
+        self.durable_count = 0
+        self.duplicate_count = 0
+        self.error: DoLakeError | None = None
+        self.is_closed = False
+
+    @property
+    def is_settled(self) -> bool:
+        return self.error is not None or (self.is_closed and self.durable_count == self.queued_count)
+
+    def on_settled(self) -> None:
+        """Called once; whoever waits overrides it."""
+
+    def close(self) -> None:
+        """No more changes will be put under this ticket."""
+        if not self.is_closed:
+            self.is_closed = True
+            if self.error is None and self.is_settled:
+                self.on_settled()
+
+    def add_queued(self, sequence: int) -> None:
+        self.queued_count += 1
+        self.sequence_first = self.sequence_first or sequence
+        self.sequence_last = sequence
+
+    def add_durable(self, position: Position | None, *, is_duplicate: bool) -> None:
+        self.durable_count += 1
+        self.duplicate_count += is_duplicate
+        self.position = position
+        if self.is_closed and self.error is None and self.durable_count == self.queued_count:
+            self.on_settled()
+
+    def fail(self, error: DoLakeError) -> None:
+        if not self.is_settled:
+            self.error = error
+            self.on_settled()
+
+    def receipt(self) -> Receipt:
+        return Receipt(self.position, self.sequence_first, self.sequence_last, self.durable_count, self.duplicate_count)
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One change that is not known to be durable yet, encoded once and for all."""
+
+    sequence: int
+    event: bytes
+    ticket: Ticket
+    sent_count: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Changes that went out together. `correlation_id` is new for every attempt, so that an answer to an earlier
+    attempt under the same number is never taken for an answer to this one."""
+
+    number: int
+    correlation_id: str
+    entries: list[Entry]
+    size_bytes: int
+    retry_count: int
+    is_acked: bool = False
+    is_duplicate: bool = False
+    position: Position | None = None
+
+
+class Window:
+    """All changes that are not known to be durable: those in flight, in batches, and behind them those that wait."""
+
+    def __init__(self, *, batches_max: int, events_max: int, bytes_max: int) -> None:
+        self.durable_sequence = 0
+        """The highest sequence that the server called durable."""
+        self._batches_max = batches_max
+        self._events_max = events_max
+        self._bytes_max = bytes_max
+        self._flight: deque[Batch] = deque()
+        self._waiting: deque[Entry] = deque()
+        self._count = 0
+        self._bytes = 0
+        self._number_next = 1
+        self._attempt_count = 0
+        self._sequence_sent = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def has_room(self) -> bool:
+        return self._count < self._events_max and self._bytes < self._bytes_max
+
+    def put(self, ticket: Ticket, sequence: int, event: bytes) -> None:
+        """Line up one change. Asking `has_room` before is the caller's part."""
+        ticket.add_queued(sequence)
+        self._waiting.append(Entry(sequence, event, ticket))
+        self._count += 1
+        self._bytes += len(event)
+
+    def take(self, events_max: int, bytes_max: int) -> Batch | None:
+        """Form the next batch from what waits; None when nothing does, or too many batches are in flight.
+
+        A change that is larger than `bytes_max` goes alone. A caller may send old sequences again, and sequences rise
+        within a batch, so a step back starts a new one.
+        """
+        if not self._waiting or len(self._flight) >= self._batches_max:
+            return None
+        entries: list[Entry] = []
+        size_bytes = retry_count = previous = 0
+        while self._waiting and len(entries) < events_max:
+            entry = self._waiting[0]
+            size = len(entry.event) + 1  # the comma
+            if entries and (size_bytes + size > bytes_max or entry.sequence <= previous):
+                break
+            entries.append(self._waiting.popleft())
+            size_bytes += size
+            previous = entry.sequence
+            retry_count = max(retry_count, entry.sent_count)
+            entry.sent_count += 1
+            self._sequence_sent = max(self._sequence_sent, entry.sequence)
+        self._attempt_count += 1
+        batch = Batch(self._number_next, f"b{self._attempt_count}", entries, size_bytes, retry_count)
+        self._flight.append(batch)
+        self._number_next += 1
+        return batch
+
+    def find(self, correlation_id: str | None, number: int) -> Batch | None:
+        """The batch in flight that an answer speaks of; None when it is one that we have taken back since."""
+        for batch in self._flight:
+            if batch.number == number if correlation_id is None else batch.correlation_id == correlation_id:
+                return batch
+        return None
+
+    def acknowledge(self, batch: Batch, *, is_duplicate: bool = False, position: Position | None = None) -> None:
+        """This batch is durable. Its tickets hear of it when all batches before it are durable too."""
+        batch.is_acked = True
+        batch.is_duplicate = is_duplicate
+        batch.position = position
+        while self._flight and self._flight[0].is_acked:
+            done = self._flight.popleft()
+            known = self.durable_sequence  # the server trims what it has, and acknowledges the rest as new
+            for entry in done.entries:
+                self._complete(entry, done.position, is_duplicate=done.is_duplicate or entry.sequence <= known)
+
+    def go_back(self, batch: Batch, expected: int | None = None) -> None:
+        """Take this batch and all after it out of flight, to be sent again from its number, or from `expected`.
+
+        The server keeps nothing that comes after a batch it refused, so all of it must be sent again, in order.
+        """
+        first = batch.number if expected is None else min(batch.number, expected)
+        while self._flight and self._flight[-1].number >= first:
+            self._waiting.extendleft(reversed(self._flight.pop().entries))
+        self._number_next = batch.number if expected is None else expected
+
+    def refuse(self, batch: Batch, culprits: Sequence[Entry], error_of: Callable[[int, int], DoLakeError]) -> None:
+        """Fail the tickets of these changes of the batch for good, and withdraw all that they have from here on.
+
+        So of a failed send a beginning is durable and nothing after it: a change never goes out when one before it in
+        the same send was refused. The rest of the batch is sent again. `error_of` gets the first sequence that was
+        not kept, and how many were not.
+        """
+        self.go_back(batch)
+        dropped: dict[Ticket, list[Entry]] = {entry.ticket: [] for entry in culprits}
+        kept: deque[Entry] = deque()
+        for entry in self._waiting:
+            dropped.get(entry.ticket, kept).append(entry)
+        self._waiting = kept
+        for ticket, entries in dropped.items():
+            for entry in entries:
+                self._forget(entry)
+            ticket.fail(error_of(entries[0].sequence, len(entries)))
+
+    def disconnect(self) -> None:
+        """Nothing is in flight any more; what was, waits again."""
+        while self._flight:
+            self._waiting.extendleft(reversed(self._flight.pop().entries))
+
+    def resume(self, durable_sequence: int | None, batch_number: int) -> None:
+        """A new connection: the server has everything up to `durable_sequence` and last took batch `batch_number`.
+
+        What was sent and has become durable since is complete. What the caller put under a sequence that was durable
+        already is sent again all the same: only the server can tell a repetition from new content.
+        """
+        self.disconnect()
+        self._number_next = batch_number + 1
+        if durable_sequence is None:
+            return
+        if durable_sequence < self.durable_sequence:
+            raise Damaged(
+                f"the server acknowledged changes up to sequence {self.durable_sequence}, and now has them only up to "
+                f"{durable_sequence}",
+                hint="it lost acknowledged changes: look at its journal before anything is sent again",
+            )
+        known = self.durable_sequence
+        is_ours = durable_sequence <= max(known, self._sequence_sent)
+        if self._waiting and not is_ours and known < self._waiting[0].sequence <= durable_sequence:
+            raise InvalidSequence(
+                f"somebody else wrote to this stream up to sequence {durable_sequence}",
+                expected=durable_sequence + 1,
+                hint="a source and shard have one writer at a time; give each writer a shard of its own",
+            )
+        while self._waiting and self._waiting[0].sent_count and known < self._waiting[0].sequence <= durable_sequence:
+            entry = self._waiting.popleft()
+            known = entry.sequence
+            self._complete(entry, None, is_duplicate=False)
+        self.durable_sequence = durable_sequence
+
+    def fail_all(self, error_of: Callable[[Ticket, bool], DoLakeError]) -> None:
+        """Fail every ticket that has changes here. `error_of` is told whether any of these were ever sent."""
+        self.disconnect()
+        was_sent: dict[Ticket, bool] = {}
+        for entry in self._waiting:
+            was_sent[entry.ticket] = was_sent.get(entry.ticket, False) or entry.sent_count > 0
+        self._waiting.clear()
+        self._count = self._bytes = 0
+        for ticket, sent in was_sent.items():
+            ticket.fail(error_of(ticket, sent))
+
+    def _complete(self, entry: Entry, position: Position | None, *, is_duplicate: bool) -> None:
+        self._forget(entry)
+        self.durable_sequence = max(self.durable_sequence, entry.sequence)
+        entry.ticket.add_durable(position, is_duplicate=is_duplicate)
+
+    def _forget(self, entry: Entry) -> None:
+        self._count -= 1
+        self._bytes -= len(entry.event)

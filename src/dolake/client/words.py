@@ -1,0 +1,96 @@
+"""What the client says, as bytes for the socket. Pure.
+
+From conversation.py, which knows when; the server's half of the same messages is wire/messages.py.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+from msgspec import Raw
+
+from dolake.changes import StreamId
+from dolake.client.window import Batch
+from dolake.wire.messages import (
+    SEQUENCE_MAX,
+    ConnectMessage,
+    FlushReason,
+    FlushRequestMessage,
+    HeartbeatMessage,
+    RawBatch,
+    RawEvent,
+    encode,
+)
+
+
+class Words:
+    """The messages of one stream. Each carries a correlation id of its own, which the answer repeats."""
+
+    def __init__(self, stream: StreamId) -> None:
+        self._stream = stream
+        self._count = 0
+
+    def connect(self, epoch: int | None, durable_sequence: int) -> bytes:
+        return encode(
+            ConnectMessage(
+                source_do_id=self._stream.source,
+                source_shard_name=self._stream.shard,
+                source_epoch=epoch,
+                timestamp=_now_ms(),
+                correlation_id=self._next_id("c"),
+                last_ack_sequence=durable_sequence,
+            )
+        )
+
+    def heartbeat(self, durable_sequence: int, pending_count: int) -> bytes:
+        return encode(
+            HeartbeatMessage(
+                source_do_id=self._stream.source,
+                timestamp=_now_ms(),
+                correlation_id=self._next_id("h"),
+                last_ack_sequence=durable_sequence,
+                pending_events=pending_count,
+            )
+        )
+
+    def flush_request(self, reason: FlushReason) -> tuple[str, bytes]:
+        """The message, and the correlation id by which its answer is known."""
+        correlation_id = self._next_id("f")
+        return correlation_id, encode(
+            FlushRequestMessage(
+                source_do_id=self._stream.source, timestamp=_now_ms(), correlation_id=correlation_id, reason=reason
+            )
+        )
+
+    def batch(self, batch: Batch) -> bytes:
+        """The events were encoded when they were put; here they are only copied into place."""
+        entries = batch.entries
+        return encode(
+            RawBatch(
+                source_do_id=self._stream.source,
+                source_shard_name=self._stream.shard,
+                sequence_number=batch.number,
+                events=cast(list[RawEvent], [Raw(entry.event) for entry in entries]),
+                timestamp=_now_ms(),
+                correlation_id=batch.correlation_id,
+                first_event_sequence=entries[0].sequence if entries else SEQUENCE_MAX,
+                last_event_sequence=entries[-1].sequence if entries else SEQUENCE_MAX,
+                size_bytes=batch.size_bytes,
+                is_retry=batch.retry_count > 0,
+                retry_count=batch.retry_count,
+            )
+        )
+
+    @property
+    def envelope_bytes_max(self) -> int:
+        """How many bytes of a batch are not events, at most."""
+        return len(self.batch(Batch(SEQUENCE_MAX, "b" * 20, [], SEQUENCE_MAX, SEQUENCE_MAX)))
+
+    def _next_id(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind}{self._count}"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

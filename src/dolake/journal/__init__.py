@@ -1,0 +1,1 @@
+"""The journal: every acknowledged change, durable and in order."""

@@ -1,0 +1,166 @@
+"""Seen before? Which changes of a batch are already durable, and whether they are the same ones.
+
+From embedded.py, which asks before it writes. Pure: points and spans in, verdicts out.
+Promise: a stream's highest durable sequence is kept for ever, so a resent change is never written twice. Within the
+window a resent change must be equal to what was written under its sequence; other content there is `invalid_sequence`,
+never silently dropped. Nothing is hashed on the way in: a span remembers where recent changes lie, and the rare retry
+reads them back and compares them, which costs the stream of new batches nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from dolake.changes import Batch, StreamId
+from dolake.errors import InvalidSequence
+from dolake.journal.record import Record, StreamPoint
+from dolake.positions import Position
+from dolake.wire.messages import RawEvent, decode_raw_batch, encode
+
+_SPAN_RECORDS_MAX = 256
+_SPANS_PER_WINDOW = 64
+
+
+def reset_for_epoch(point: StreamPoint, batch: Batch) -> StreamPoint:
+    """The point that counts for this batch: a newer epoch starts from nothing, an older one is over."""
+    if batch.epoch == point.epoch:
+        return point
+    if batch.epoch < point.epoch:
+        raise InvalidSequence(
+            f"epoch {batch.epoch} of {batch.stream} is over; the stream is in epoch {point.epoch}",
+            hint="connect with the current sourceEpoch, or a higher one after restoring the source",
+        )
+    return StreamPoint(epoch=batch.epoch)
+
+
+def is_new(point: StreamPoint, batch: Batch) -> bool:
+    """Whether every change of the batch lies beyond the point."""
+    return batch.sequence_first > reset_for_epoch(point, batch).sequence
+
+
+@dataclass(slots=True)
+class Span:
+    """A stretch of the journal that holds recent changes of one stream (and of others between them)."""
+
+    sequence_first: int
+    sequence_last: int
+    segment: Position
+    offset: int
+    end: Position
+    oldest_ms: int
+    newest_ms: int
+    record_count: int = 1
+
+
+class RecentChanges:
+    """Where the changes of the last window lie, per stream and epoch."""
+
+    def __init__(self, window_ms: int) -> None:
+        self.window_ms = window_ms
+        self._spans: dict[tuple[StreamId, int], deque[Span]] = {}
+
+    def add(
+        self,
+        stream: StreamId,
+        epoch: int,
+        first: int,
+        last: int,
+        *,
+        segment: Position,
+        offset: int,
+        end: Position,
+        now_ms: int,
+    ) -> None:
+        """Remember one record that became durable at `now_ms`."""
+        spans = self._spans.setdefault((stream, epoch), deque())
+        newest = spans[-1] if spans else None
+        if (
+            newest
+            and newest.record_count < _SPAN_RECORDS_MAX
+            and now_ms - newest.oldest_ms <= self.window_ms // _SPANS_PER_WINDOW
+        ):
+            newest.sequence_last, newest.end, newest.newest_ms = last, end, now_ms
+            newest.record_count += 1
+        else:
+            spans.append(Span(first, last, segment, offset, end, now_ms, now_ms))
+        self._forget(spans, now_ms)
+
+    def since(self, stream: StreamId, epoch: int, now_ms: int) -> list[Span]:
+        """The spans still inside the window, oldest first."""
+        spans = self._spans.get((stream, epoch), deque())
+        self._forget(spans, now_ms)
+        return list(spans)
+
+    def drop_expired(self, now_ms: int) -> None:
+        """Let go of streams that have been silent for longer than the window."""
+        for key, spans in list(self._spans.items()):
+            self._forget(spans, now_ms)
+            if not spans:
+                del self._spans[key]
+
+    def _forget(self, spans: deque[Span], now_ms: int) -> None:
+        while spans and spans[0].newest_ms < now_ms - self.window_ms:
+            spans.popleft()
+
+
+def check_same(batch: Batch, known_last: int, remembered_first: int, records: Iterable[Record]) -> None:
+    """Compare the changes of a resent batch with what the journal holds; raises InvalidSequence where they differ.
+
+    Changes up to `known_last` are durable; those from `remembered_first` on must be found in `records`.
+    """
+    events = decode_raw_batch(batch.payload).events
+    wanted = {event.sequence: event for event in events if remembered_first <= event.sequence <= known_last}
+    for record in records:
+        if not wanted:
+            return
+        if record.stream != batch.stream or record.epoch != batch.epoch or record.sequence_first > max(wanted):
+            continue
+        for kept in decode_raw_batch(record.payload).events:
+            resent = wanted.pop(kept.sequence, None)
+            if resent is not None and _content(resent) != _content(kept):
+                raise _other_content(
+                    batch, kept.sequence, f"is durable with other content ({kept.table} {kept.row_id!r})"
+                )
+    if wanted:
+        raise _other_content(batch, min(wanted), f"was never sent, but the stream is already at {known_last}")
+
+
+def without_known(batch: Batch, known_last: int) -> Batch | None:
+    """The batch without its changes up to `known_last`; None when nothing is left."""
+    if batch.sequence_last <= known_last:
+        return None
+    message = decode_raw_batch(batch.payload)
+    message.events = [event for event in message.events if event.sequence > known_last]
+    message.first_event_sequence = message.events[0].sequence
+    return Batch(
+        stream=batch.stream,
+        epoch=batch.epoch,
+        number=batch.number,
+        sequence_first=message.events[0].sequence,
+        sequence_last=batch.sequence_last,
+        change_count=len(message.events),
+        tables=tuple(sorted({event.table for event in message.events})),
+        payload=encode(message),
+    )
+
+
+def _content(event: RawEvent) -> tuple[str, str, str, bytes, bytes]:
+    """What makes a change that change. Time and metadata may be stamped anew by a source that sends it again."""
+    return event.operation, event.table, event.row_id, _canonical(event.before), _canonical(event.after)
+
+
+def _canonical(image: msgspec.Raw | msgspec.UnsetType) -> bytes:
+    if isinstance(image, msgspec.UnsetType):
+        return b"null"
+    return msgspec.json.encode(msgspec.json.decode(image), order="sorted")
+
+
+def _other_content(batch: Batch, sequence: int, what: str) -> InvalidSequence:
+    return InvalidSequence(
+        f"sequence {sequence} of {batch.stream} {what}",
+        hint="a restored or re-numbered source must connect with a higher sourceEpoch",
+    )

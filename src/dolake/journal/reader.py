@@ -1,0 +1,125 @@
+"""Follow the journal by position, from this process or any other, without the writer noticing.
+
+From a directory that embedded.py fills; to the pipeline, the query process, dedup and `dolake journal dump`.
+Promise: yields each durable batch once, in order, checked by its CRC, and never a byte beyond the last sync.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from dolake.errors import NotFound
+from dolake.journal import segment
+from dolake.journal.mark import Mark, MarkFile
+from dolake.journal.record import Kind, Record, decode_batch
+from dolake.positions import START, Position
+
+
+class JournalReader:
+    """Reads one journal directory. Cheap to open; keeps one small mapping and at most one file open."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._mark = MarkFile(directory, writable=False)
+
+    def __enter__(self) -> JournalReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._mark.close()
+
+    def durable(self) -> Position:
+        """How many changes are durable now."""
+        return mark.position if (mark := self._mark.read()) else START
+
+    def oldest(self) -> Position:
+        """The first position that is still kept."""
+        bases = segment.list_bases(self._directory)
+        return bases[0] if bases else START
+
+    def read(self, start: Position = START, end: Position | None = None) -> Iterator[Record]:
+        """Every durable batch with a change in [start, end), as of now. The first one may begin before `start`."""
+        mark = self._mark.read()
+        if mark is None or start >= (end_position := mark.position if end is None else min(end, mark.position)):
+            return
+        for base in self._bases_from(start, mark):
+            for record in self._read_segment(base, mark):
+                if record.position >= end_position:
+                    return
+                if record.end > start:
+                    yield record
+
+    def read_at(self, base: Position, offset: int, end: Position) -> Iterator[Record]:
+        """Like `read`, from a known byte of a known segment: the quick way back to a place seen before."""
+        if not (mark := self._mark.read()):
+            return
+        for next_base in self._bases_from(base, mark):
+            at = offset if next_base == base else segment.HEADER_SIZE
+            for record in self._read_segment(next_base, mark, at):
+                if record.position >= end:
+                    return
+                yield record
+
+    def follow(
+        self, start: Position = START, *, poll_ms: int = 5, is_stopped: Callable[[], bool] = lambda: False
+    ) -> Iterator[Record]:
+        """`read` without an end: waits for what comes next until `is_stopped` says so."""
+        position = start
+        while not is_stopped():
+            if self.durable() <= position:
+                time.sleep(poll_ms / 1000)
+                continue
+            for record in self.read(position):
+                position = record.end
+                yield record
+
+    def _bases_from(self, start: Position, mark: Mark) -> list[Position]:
+        bases = [base for base in segment.list_bases(self._directory) if base <= mark.segment]
+        first = max((base for base in bases if base <= start), default=None)
+        if first is None:
+            oldest = bases[0] if bases else mark.position
+            raise NotFound(
+                f"position {start} is no longer in the journal; the oldest kept is {oldest}",
+                hint="older changes are in the Iceberg tables; read on from the oldest position",
+            )
+        return [base for base in bases if base >= first]
+
+    def _read_segment(self, base: Position, mark: Mark, offset: int = segment.HEADER_SIZE) -> Iterator[Record]:
+        path = segment.path_of(self._directory, base)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            hint = "this reader fell behind what is kept; register it as a consumer to hold the journal"
+            raise NotFound(f"{path.name} was removed while it was read", hint=hint) from None
+        try:
+            limit = mark.offset if base == mark.segment else None
+            scan = segment.Scan(descriptor, offset=offset, limit=limit)
+            position = None
+            for _, header, body in scan:
+                position = header.end
+                if header.kind is Kind.BATCH:
+                    yield decode_batch(header, body)
+            self._check_end(path, scan.offset, position, limit, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _check_end(
+        self, path: Path, offset: int, position: Position | None, limit: int | None, descriptor: int
+    ) -> None:
+        """The walk must end where the data does; anything earlier is damage, and silence would be loss."""
+        if limit is not None:
+            if offset < limit:
+                raise segment.damaged(path, offset, "a record's checksum is wrong")
+            return
+        bases = segment.list_bases(self._directory)
+        following = next((base for base in bases if base > int(path.stem)), None)
+        if following is not None and position is not None and position != following:
+            raise segment.damaged(
+                path, offset, f"its records end at position {position}, the next file begins at {following}"
+            )

@@ -1,0 +1,200 @@
+"""The bytes of one record: a batch, a checkpoint of all streams, or a gap left by a repair.
+
+From writer.py; to reader.py and recovery.py, in this process and in others. Promise: decoding returns
+what encoding was given, or says that the bytes are not a record; a CRC32C over everything but itself decides.
+Synchronous and light: Spark workers import this. docs/explain/journal-format.md has the same layout with its reasons.
+
+    0   u32  magic  "DLJR"
+    4   u32  crc32c of bytes 8 to the end of the body
+    8   u32  body length (meta + payload, without padding)
+    12  u32  meta length
+    16  u64  position of the first change
+    24  u32  how many changes
+    28  u8   kind: 1 batch, 2 checkpoint, 3 gap      29  3 bytes zero
+    32  u64  commit timestamp, ms
+    40  u64  synced: every byte of this segment before this offset was durable when the record was written
+    48  body: meta as msgpack, then payload; then zeros up to a multiple of 8
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+import google_crc32c
+import msgspec
+
+from dolake.changes import Batch, StreamId
+from dolake.positions import Position
+
+MAGIC = 0x524A4C44  # "DLJR" in little-endian
+MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+HEADER = struct.Struct("<IIIIQIB3xQQ")
+HEADER_SIZE = HEADER.size
+_CHECKED = struct.Struct("<IIQIB3xQQ")
+_ALIGN = 8
+BODY_SIZE_MAX_BYTES = 1 << 30
+
+
+class Kind(IntEnum):
+    BATCH = 1
+    CHECKPOINT = 2
+    GAP = 3
+
+
+class BatchMeta(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What recovery and dedup need to know of a batch without reading its payload."""
+
+    source: str
+    shard: str
+    epoch: int
+    number: int
+    sequence_first: int
+    sequence_last: int
+    tables: tuple[str, ...]
+
+
+class StreamPoint(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How far a stream is durable: its epoch, highest event sequence and last batch number."""
+
+    epoch: int = 0
+    sequence: int = 0
+    number: int = 0
+
+
+class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
+    """All that must outlive old segments. Each segment begins with one."""
+
+    streams: list[tuple[str, str, StreamPoint]]
+    tables: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    kind: Kind
+    position: Position
+    change_count: int
+    commit_timestamp_ms: int
+    synced: int
+    meta_length: int
+    body_length: int
+    crc: int
+
+    @property
+    def end(self) -> Position:
+        return self.position + self.change_count
+
+    @property
+    def size(self) -> int:
+        """How many bytes of the file the record takes, padding included."""
+        return HEADER_SIZE + self.body_length + -self.body_length % _ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One batch as the journal keeps it; `payload` is the cdc_batch message, decoded by wire.decode_raw_batch."""
+
+    position: Position
+    change_count: int
+    commit_timestamp_ms: int
+    stream: StreamId
+    epoch: int
+    number: int
+    sequence_first: int
+    sequence_last: int
+    tables: tuple[str, ...]
+    payload: bytes
+
+    @property
+    def end(self) -> Position:
+        return self.position + self.change_count
+
+
+_encode_meta = msgspec.msgpack.Encoder().encode
+_decode_batch_meta = msgspec.msgpack.Decoder(BatchMeta).decode
+_decode_checkpoint = msgspec.msgpack.Decoder(Checkpoint).decode
+_PADDING = tuple(bytes(n) for n in range(_ALIGN))
+
+
+def meta_of(batch: Batch) -> bytes:
+    """Encoded apart from the header, because it is known before the position is."""
+    stream = batch.stream
+    return _encode_meta(
+        BatchMeta(
+            stream.source,
+            stream.shard,
+            batch.epoch,
+            batch.number,
+            batch.sequence_first,
+            batch.sequence_last,
+            batch.tables,
+        )
+    )
+
+
+def size_of(meta: bytes, payload: bytes) -> int:
+    body = len(meta) + len(payload)
+    return HEADER_SIZE + body + -body % _ALIGN
+
+
+def encode(
+    kind: Kind,
+    meta: bytes,
+    payload: bytes,
+    *,
+    position: Position,
+    change_count: int,
+    commit_timestamp_ms: int,
+    synced: int,
+) -> tuple[bytes, ...]:
+    """The record as buffers for one vectored write; the payload is not copied."""
+    body_length = len(meta) + len(payload)
+    checked = _CHECKED.pack(body_length, len(meta), position, change_count, kind, commit_timestamp_ms, synced)
+    crc = google_crc32c.extend(google_crc32c.extend(google_crc32c.value(checked), meta), payload)
+    head = struct.pack("<II", MAGIC, crc) + checked + meta
+    padding = _PADDING[-body_length % _ALIGN]
+    return (head, payload, padding) if padding else (head, payload)
+
+
+def decode_header(data: bytes | memoryview, offset: int = 0) -> Header | None:
+    """The header at this offset, or None where no record begins. Its CRC is checked with the body."""
+    if len(data) - offset < HEADER_SIZE:
+        return None
+    magic, crc, body_length, meta_length, position, count, kind, timestamp, synced = HEADER.unpack_from(data, offset)
+    if magic != MAGIC or not 1 <= kind <= 3 or meta_length > body_length or body_length > BODY_SIZE_MAX_BYTES:
+        return None
+    return Header(Kind(kind), position, count, timestamp, synced, meta_length, body_length, crc)
+
+
+def is_intact(data: bytes, header: Header, offset: int = 0) -> bool:
+    """Whether header and body at this offset are the bytes that were written."""
+    end = offset + HEADER_SIZE + header.body_length
+    return len(data) >= end and google_crc32c.value(data[offset + 8 : end]) == header.crc
+
+
+def decode_batch(header: Header, body: bytes) -> Record:
+    """The batch of an intact record."""
+    meta = _decode_batch_meta(body[: header.meta_length])
+    return Record(
+        position=header.position,
+        change_count=header.change_count,
+        commit_timestamp_ms=header.commit_timestamp_ms,
+        stream=StreamId(meta.source, meta.shard),
+        epoch=meta.epoch,
+        number=meta.number,
+        sequence_first=meta.sequence_first,
+        sequence_last=meta.sequence_last,
+        tables=meta.tables,
+        payload=body[header.meta_length : header.body_length],
+    )
+
+
+def encode_checkpoint(streams: dict[StreamId, StreamPoint], tables: set[str]) -> bytes:
+    rows = [(stream.source, stream.shard, point) for stream, point in streams.items()]
+    return _encode_meta(Checkpoint(rows, sorted(tables)))
+
+
+def decode_checkpoint(header: Header, body: bytes) -> tuple[dict[StreamId, StreamPoint], set[str]]:
+    checkpoint = _decode_checkpoint(body[: header.meta_length])
+    return {StreamId(source, shard): point for source, shard, point in checkpoint.streams}, set(checkpoint.tables)

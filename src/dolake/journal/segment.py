@@ -1,0 +1,145 @@
+"""One journal file: its header, its records in order, and where it truly ends.
+
+From embedded.py, which decides when a file is full; to reader.py, which never reads past the durable mark.
+Promise: `scan` yields intact records only, and `find_damage` tells a torn last write, which nobody was promised, from
+bytes that were once durable and are now wrong.
+
+    0   8 bytes  magic "DOLAKEJ\\n"
+    8   u32      format version, 1
+    12  u32      crc32c of bytes 16 to 63
+    16  u64      position of the first change in this file
+    24  u64      created, ms
+    32  16 bytes id of the journal, the same in all its files
+    48  16 bytes zero
+    64  the first record, always a checkpoint
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+
+from dolake.errors import Damaged
+from dolake.journal import record
+from dolake.journal.record import Header, Kind
+from dolake.positions import Position
+
+MAGIC = b"DOLAKEJ\n"
+FORMAT_VERSION = 1
+HEADER_SIZE = 64
+SUFFIX = ".segment"
+_HEAD = struct.Struct("<8sII")
+_BODY = struct.Struct("<QQ16s16x")
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    base: Position
+    created_ms: int
+    journal_id: bytes
+
+    def encode(self) -> bytes:
+        body = _BODY.pack(self.base, self.created_ms, self.journal_id)
+        return _HEAD.pack(MAGIC, FORMAT_VERSION, google_crc32c.value(body)) + body
+
+
+def path_of(directory: Path, base: Position) -> Path:
+    return directory / f"{base:020d}{SUFFIX}"
+
+
+def list_bases(directory: Path) -> list[Position]:
+    """The first positions of all segments, in order."""
+    return sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}") if path.stem.isdecimal())
+
+
+def read_header(descriptor: int, path: Path) -> SegmentHeader:
+    """Read and check a segment's own header."""
+    raw = os.pread(descriptor, HEADER_SIZE, 0)
+    if len(raw) < HEADER_SIZE or raw[:8] != MAGIC:
+        raise damaged(path, 0, "it does not begin with a journal header")
+    _, version, crc = _HEAD.unpack_from(raw)
+    if version != FORMAT_VERSION:
+        hint = "use the DoLake release that wrote it, or a newer one"
+        raise Damaged(f"{path.name} has journal format {version}; this release reads {FORMAT_VERSION}", hint=hint)
+    if google_crc32c.value(raw[_HEAD.size :]) != crc:
+        raise damaged(path, 0, "the checksum of its header is wrong")
+    base, created_ms, journal_id = _BODY.unpack_from(raw, _HEAD.size)
+    if path.stem.isdecimal() and int(path.stem) != base:
+        raise damaged(path, 0, f"its header says that it begins at position {base}")
+    return SegmentHeader(base, created_ms, journal_id)
+
+
+def damaged(path: Path, offset: int, what: str) -> Damaged:
+    """The one way to say it: where, what, and the documented way out."""
+    return Damaged(
+        f"the journal is damaged in {path.name} at byte {offset}: {what}",
+        hint="look with `dolake journal check --home DIR`; docs/explain/journal-format.md has the way out",
+    )
+
+
+class Scan:
+    """Walk the intact records of a file from `offset` to `limit`; afterwards `offset` is where the walk ended."""
+
+    def __init__(self, descriptor: int, *, offset: int = HEADER_SIZE, limit: int | None = None) -> None:
+        self.offset = offset
+        self._descriptor = descriptor
+        self._limit = os.fstat(descriptor).st_size if limit is None else limit
+        self._chunk = b""
+        self._chunk_start = offset
+
+    def __iter__(self) -> Iterator[tuple[int, Header, bytes]]:
+        """Offset, header and body of each record; ends at the first byte that does not begin an intact record."""
+        while found := self._record_at(self.offset):
+            header, body = found
+            start, self.offset = self.offset, self.offset + header.size
+            yield start, header, body
+
+    def _record_at(self, offset: int) -> tuple[Header, bytes] | None:
+        header = record.decode_header(self._bytes(offset, record.HEADER_SIZE))
+        if header is None or offset + header.size > self._limit:
+            return None
+        data = self._bytes(offset, record.HEADER_SIZE + header.body_length)
+        return (header, data[record.HEADER_SIZE :]) if record.is_intact(data, header) else None
+
+    def _bytes(self, offset: int, size: int) -> bytes:
+        start = offset - self._chunk_start
+        if start < 0 or start + size > len(self._chunk):
+            wanted = min(max(size, _CHUNK_BYTES), self._limit - offset)
+            self._chunk = os.pread(self._descriptor, max(wanted, 0), offset)
+            self._chunk_start, start = offset, 0
+        return self._chunk[start : start + size]
+
+
+def find_damage(descriptor: int, end: int, position: Position) -> int | None:
+    """After the last intact record at `end`: the offset of a later record that proves these bytes were once durable.
+
+    A crash may leave any part of the last group of writes on disk, in any order, so an intact record behind a broken
+    one proves nothing by itself. But each record says how far the file was synced when it was written: one that was
+    written after `end` had been synced shows that an acknowledged record is broken.
+    """
+    size = os.fstat(descriptor).st_size
+    rest = os.pread(descriptor, max(size - end, 0), end)
+    at = rest.find(record.MAGIC_BYTES)
+    while at >= 0:
+        header = record.decode_header(rest, at)
+        is_later = header is not None and header.position >= position and header.synced > end
+        if header is not None and is_later and record.is_intact(rest, header, at):
+            return end + at
+        at = rest.find(record.MAGIC_BYTES, at + 1)
+    return None
+
+
+def first_checkpoint(path: Path, descriptor: int) -> tuple[int, Header, bytes]:
+    """The checkpoint that every segment begins with, and the offset behind it."""
+    scan = Scan(descriptor)
+    for _, header, body in scan:
+        if header.kind is not Kind.CHECKPOINT:
+            break
+        return scan.offset, header, body
+    raise damaged(path, HEADER_SIZE, "it does not begin with a checkpoint")

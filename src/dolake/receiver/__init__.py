@@ -1,0 +1,1 @@
+"""The receiver: sockets in, acknowledgements out, back-pressure between them."""

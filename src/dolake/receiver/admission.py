@@ -1,0 +1,103 @@
+"""Who may write what: checks that need more than the message itself, before a batch goes to the journal.
+
+From receiver/endpoint.py. Pure but for the set of known tables. Promise: what is refused here was not kept, and the
+refusal says what is allowed. Rates, connection limits and tokens will stand here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dolake.errors import BufferOverflowError, InvalidInput, MessageValidationError
+from dolake.positions import CircuitBreakerState
+from dolake.settings import DoLakeConfig, RateLimitConfig
+from dolake.tables.names import split_table_name
+from dolake.wire.messages import BatchMessage, EventEnvelope
+
+
+class TooLarge(InvalidInput):
+    """A message or one event of it is over its limit."""
+
+    def __init__(self, message: str, *, size_max: int, is_event: bool) -> None:
+        super().__init__(message, hint="split the batch" if not is_event else "store large values elsewhere")
+        self.size_max = size_max
+        self.is_event = is_event
+
+
+class _EventBytes(msgspec.Struct):
+    events: list[msgspec.Raw]
+
+
+_decode_event_bytes = msgspec.json.Decoder(_EventBytes).decode
+
+
+def check_payload_size(data: bytes, limits: RateLimitConfig) -> None:
+    if len(data) > limits.max_payload_size:
+        what = f"the message has {len(data)} bytes, more than max_payload_size {limits.max_payload_size}"
+        raise TooLarge(what, size_max=limits.max_payload_size, is_event=False)
+
+
+def check_event_sizes(data: bytes, limits: RateLimitConfig) -> None:
+    """Look at single events only where one of them could be too large."""
+    if len(data) <= limits.max_event_size:
+        return
+    for index, event in enumerate(_decode_event_bytes(data).events):
+        size = len(memoryview(event))
+        if size > limits.max_event_size:
+            what = f"events[{index}] has {size} bytes, more than max_event_size {limits.max_event_size}"
+            raise TooLarge(what, size_max=limits.max_event_size, is_event=True)
+
+
+def check_fallback(breaker: CircuitBreakerState, fallback_bytes: int, lake: DoLakeConfig) -> None:
+    """While publishing fails the journal takes changes in its place, as far as the settings allow that."""
+    if breaker == "closed":
+        return
+    if not lake.enable_fallback:
+        hint = "it heals by itself when publishing works again; enable_fallback=true would keep taking changes"
+        raise BufferOverflowError("publishing fails and enable_fallback is false", hint=hint)
+    if fallback_bytes >= lake.max_fallback_size:
+        hint = "it heals by itself when publishing works again; max_fallback_size says how much is taken until then"
+        raise BufferOverflowError(f"publishing fails and {fallback_bytes} bytes were taken since", hint=hint)
+
+
+class TableRegistry:
+    """Every table name seen so far. Two names that differ only in case would be one table for half of the engines."""
+
+    def __init__(self, names: Iterable[str], tables_max: int) -> None:
+        self.tables_max = tables_max
+        self._known: set[str] = set()
+        self._by_folded: dict[str, str] = {}
+        for name in names:
+            self._add(name, _full_name(name))
+
+    def __len__(self) -> int:
+        return len(self._by_folded)
+
+    def check(self, tables: Iterable[str], batch: BatchMessage[EventEnvelope]) -> None:
+        """Refuse a batch with a name that collides; remember the new ones."""
+        for name in tables:
+            if name in self._known:
+                continue
+            full = _full_name(name)
+            present = self._by_folded.get(full.casefold())
+            if present is None and len(self._by_folded) >= self.tables_max:
+                raise _at(batch, name, f"would be table number {len(self) + 1}; server.tables_max is {self.tables_max}")
+            if present is not None and present != full:
+                raise _at(batch, name, f"differs only in case from {present!r}, which is already a table")
+            self._add(name, full)
+
+    def _add(self, name: str, full: str) -> None:
+        self._known.add(name)
+        self._by_folded[full.casefold()] = full
+
+
+def _full_name(name: str) -> str:
+    namespace, table = split_table_name(name)
+    return ".".join((*namespace, table))
+
+
+def _at(batch: BatchMessage[EventEnvelope], name: str, problem: str) -> MessageValidationError:
+    index = next(i for i, event in enumerate(batch.events) if event.table == name)
+    return MessageValidationError(f"table name {name[:80]!r} {problem}", path=f"$.events[{index}].table")

@@ -1,0 +1,173 @@
+"""How far changes have come, for acks, the status and the pipeline: durable, then committed.
+
+From the journal (what became durable) and from whoever publishes (what was committed); to receiver/endpoint.py, which
+tells senders `persisted`, and to the status routes. Everything here runs on the event loop.
+
+This is the pipeline's seam: `attach`, `publish_started`, `published`, `publish_failed`, and `flush_wanted` to wait on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dolake.errors import FlushError
+from dolake.positions import START, CircuitBreakerState, Position
+
+_FAILURES_MAX = 3
+_BUCKET_BATCHES_MAX = 1000
+_BUCKETS_MAX = 4096
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Some batches that became durable one after the other."""
+
+    start: Position
+    end: Position
+    batch_count: int
+    byte_count: int
+    oldest_ms: int
+    newest_ms: int
+
+
+class Tail:
+    """What is durable and not yet committed, counted in buckets so that a tail of any length costs little memory.
+
+    A bucket leaves when all of it is committed, so the batch and byte counts may lag behind by one bucket; the count
+    of changes is exact.
+    """
+
+    def __init__(self, committed: Position = START) -> None:
+        self.committed = committed
+        self.durable = committed
+        self._buckets: deque[_Bucket] = deque()
+
+    def add(self, end: Position, batch_count: int, byte_count: int, at_ms: int) -> None:
+        newest = self._buckets[-1] if self._buckets else None
+        if newest and (newest.batch_count < _BUCKET_BATCHES_MAX or len(self._buckets) >= _BUCKETS_MAX):
+            newest.end, newest.newest_ms = end, at_ms
+            newest.batch_count += batch_count
+            newest.byte_count += byte_count
+        else:
+            self._buckets.append(_Bucket(self.durable, end, batch_count, byte_count, at_ms, at_ms))
+        self.durable = end
+
+    def commit(self, position: Position) -> None:
+        self.committed = max(self.committed, position)
+        while self._buckets and self._buckets[0].end <= self.committed:
+            self._buckets.popleft()
+
+    @property
+    def change_count(self) -> int:
+        return max(0, self.durable - self.committed)
+
+    @property
+    def batch_count(self) -> int:
+        return sum(bucket.batch_count for bucket in self._buckets)
+
+    @property
+    def byte_count(self) -> int:
+        return sum(bucket.byte_count for bucket in self._buckets)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        return self._buckets[0].oldest_ms if self._buckets else None
+
+    @property
+    def newest_ms(self) -> int | None:
+        return self._buckets[-1].newest_ms if self._buckets else None
+
+
+Published = Callable[[Position, str], None]
+
+
+class Progress:
+    """The lake's progress, and the state of publishing."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self.tail = Tail()
+        self.breaker: CircuitBreakerState = "closed"
+        self.is_attached = False
+        self.is_flushing = False
+        self.last_flush_ms: int | None = None
+        self.next_flush_ms: int | None = None
+        self.flush_count = 0
+        self.failure_count = 0
+        self.last_failure = ""
+        self.fallback_bytes = 0
+        """Bytes taken while the circuit breaker was open."""
+        self.flush_wanted = asyncio.Event()
+        self._failures_in_row = 0
+        self._listeners: list[Published] = []
+        self._waiters: list[tuple[Position, asyncio.Future[None]]] = []
+
+    def attach(self) -> None:
+        """A publisher is at work; until then nothing can become `persisted`."""
+        self.is_attached = True
+
+    def detach(self) -> None:
+        self.is_attached = False
+
+    def add_durable(self, end: Position, batch_count: int, byte_count: int, at_ms: int) -> None:
+        self.tail.add(end, batch_count, byte_count, at_ms)
+        if self.breaker != "closed":
+            self.fallback_bytes += byte_count
+
+    def on_published(self, listener: Published) -> None:
+        """Call this with the committed position and the path of its data after each publish."""
+        self._listeners.append(listener)
+
+    def request_flush(self) -> None:
+        self.flush_wanted.set()
+
+    def publish_started(self) -> None:
+        self.is_flushing = True
+        self.flush_wanted.clear()
+        if self.breaker == "open":
+            self.breaker = "half-open"
+
+    def published(self, position: Position, path: str) -> None:
+        """Everything before `position` is in the Iceberg tables."""
+        self.is_flushing = False
+        self.breaker, self._failures_in_row, self.fallback_bytes = "closed", 0, 0
+        self.last_flush_ms = self._clock_ms()
+        self.flush_count += 1
+        self.tail.commit(position)
+        for listener in self._listeners:
+            listener(position, path)
+        waiting, self._waiters = self._waiters, []
+        for wanted, done in waiting:
+            if wanted > self.tail.committed:
+                self._waiters.append((wanted, done))
+            elif not done.done():
+                done.set_result(None)
+
+    def publish_failed(self, reason: str) -> None:
+        """The changes stay in the journal; after a few failures in a row the breaker opens."""
+        self.is_flushing = False
+        self.failure_count += 1
+        self.last_failure = reason
+        self._failures_in_row += 1
+        if self._failures_in_row >= _FAILURES_MAX or self.breaker == "half-open":
+            self.breaker = "open"
+        error = FlushError(
+            f"publishing failed: {reason}",
+            used_fallback=True,
+            hint="the changes are safe in the journal and go out later",
+        )
+        waiting, self._waiters = self._waiters, []
+        for _, done in waiting:
+            if not done.done():
+                done.set_exception(error)
+
+    async def wait_committed(self, position: Position) -> None:
+        """Return when everything before `position` is published; raises FlushError when publishing it failed."""
+        if self.tail.committed >= position:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((position, done))
+        await done

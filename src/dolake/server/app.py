@@ -1,0 +1,120 @@
+"""One port: the rooms' routes joined, at the root and under the base path, and errors in one shape.
+
+From server/lifecycle.py. Promise: every answer that is not 2xx says what is wrong and what to do, as JSON; a page from
+another site cannot drive this server through somebody's browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+import dolake
+from dolake.errors import Conflict, DoLakeError, InvalidInput, NotFound, Unavailable
+from dolake.server.lake import Lake
+from dolake.server.operations import LAKE, ROUTES, json_response
+
+logger = logging.getLogger(__name__)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def build_app(lake: Lake) -> web.Application:
+    """All routes of the server, at the root and again under the base path."""
+    app = web.Application(middlewares=[errors_as_json, refuse_foreign_origins])
+    app[LAKE] = lake
+    for base in dict.fromkeys(("", lake.settings.current.server.base_path)):
+        app.router.add_get(base or "/", front_door)
+        if base:
+            app.router.add_get(base + "/", front_door)
+        app.router.add_get(base + "/ws", socket)
+        for method, path, handler in ROUTES:
+            app.router.add_route(method, base + path, handler)
+    return app
+
+
+async def socket(request: web.Request) -> web.StreamResponse:
+    """The CDC connection."""
+    if not web.WebSocketResponse().can_prepare(request).ok:
+        raise InvalidInput("this address speaks WebSocket", hint="connect with a WebSocket client, or ask /status")
+    return await request.app[LAKE].receiver.serve(request)
+
+
+async def front_door(request: web.Request) -> web.StreamResponse:
+    """The bare base path: a CDC connection for those who upgrade, a signpost for those who do not."""
+    if request.headers.get("Upgrade", "").lower() == "websocket":
+        return await socket(request)
+    return json_response(
+        {
+            "name": "dolake",
+            "version": dolake.__version__,
+            "state": request.app[LAKE].state,
+            "routes": {"websocket": "/ws"} | {path: method for method, path, _ in ROUTES},
+        }
+    )
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        hint = "GET / lists the routes" if error.status in (404, 405) else ""
+        return _error(error.status, error.reason, type(error).__name__, hint, dict(error.headers))
+    except DoLakeError as error:
+        headers = {"Retry-After": "1"} if isinstance(error, Unavailable) else {}
+        return _error(_status_of(error), error.message, error.code, error.hint, headers)
+    except TimeoutError:
+        return _error(504, "it took too long", "timeout", "it may still happen; look at /status")
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        logger.exception("request failed", extra={"method": request.method, "path": request.path})
+        return _error(500, "an error of ours; the log has it", "internal_error", "")
+
+
+@web.middleware
+async def refuse_foreign_origins(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Browsers send Origin with sockets and with what changes state; only pages of this machine may do that."""
+    origin = request.headers.get("Origin")
+    is_reading = request.method in ("GET", "HEAD", "OPTIONS") and "Upgrade" not in request.headers
+    if origin and not is_reading and not _is_loopback(urlsplit(origin).hostname or ""):
+        return _error(403, f"pages of {origin[:200]} may not use this server", "forbidden", "use a client, not a page")
+    return await handler(request)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _status_of(error: DoLakeError) -> int:
+    match error:
+        case InvalidInput():
+            return 400
+        case NotFound():
+            return 404
+        case Conflict():
+            return 409
+        case Unavailable():
+            return 503
+        case _:
+            return 500
+
+
+def _error(
+    status: int, message: str, kind: str, hint: str, headers: dict[str, str] | None = None
+) -> web.StreamResponse:
+    response = json_response({"error": {"message": message, "type": kind, "code": status, "hint": hint}}, status=status)
+    for name in ("Allow", "Retry-After"):
+        if headers and name in headers:
+            response.headers[name] = headers[name]
+    return response

@@ -1,0 +1,99 @@
+"""The parts of a running server, and what it is doing: the one object that routes are given.
+
+From server/lifecycle.py, which fills it while the server starts; to operations.py and app.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from dolake.errors import DoLakeError, Unavailable
+from dolake.journal.embedded import EmbeddedJournal, open_journal
+from dolake.receiver.endpoint import Receiver
+from dolake.receiver.progress import Progress
+from dolake.server.home import Home
+from dolake.settings import Settings, SettingsStore
+from dolake.wire.messages import ServerState
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Lake:
+    """Everything that one server owns. Until `open` is done it is `recovering`."""
+
+    def __init__(self, home: Home, settings: SettingsStore, clock_ms: Callable[[], int] = now_ms) -> None:
+        self.home, self.settings, self.clock_ms = home, settings, clock_ms
+        self.started_ms = clock_ms()
+        self.progress = Progress(clock_ms)
+        self.recovery_done = 0
+        self.recovery_total = 0
+        self.failure: DoLakeError | None = None
+        self._receiver: Receiver | None = None
+
+    @property
+    def receiver(self) -> Receiver:
+        if self._receiver is None:
+            raise Unavailable("the journal is being recovered", hint="ask /health/ready, then try again")
+        return self._receiver
+
+    @property
+    def journal(self) -> EmbeddedJournal:
+        return self.receiver.journal
+
+    @property
+    def state(self) -> ServerState:
+        if self.failure:
+            return "error"
+        return self._receiver.state if self._receiver else "recovering"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch sent now can be kept."""
+        receiver = self._receiver
+        return receiver is not None and not receiver.is_closing and receiver.journal.failure is None
+
+    async def open(self) -> None:
+        """Recover the journal in a thread while /health already answers, then let the receiver work."""
+        lake = self.settings.current.lake
+        journal = await asyncio.to_thread(
+            open_journal,
+            self.home.journal_path,
+            self.settings.current.journal,
+            window_ms=lake.deduplication_window_ms,
+            is_deduplicating=lake.enable_deduplication,
+            clock_ms=self.clock_ms,
+            on_progress=self._note_recovery,
+        )
+        found = journal.recovered
+        if journal.durable:
+            self.progress.add_durable(
+                journal.durable, found.record_count, journal.used_bytes, found.commit_timestamp_ms
+            )
+        self._receiver = Receiver(journal, self.progress, self.settings, self.clock_ms)
+        loop = asyncio.get_running_loop()
+
+        def follow(changed: Settings) -> None:
+            loop.call_soon_threadsafe(self._follow, changed)
+
+        self.settings.on_change(follow)
+
+    async def close(self) -> None:
+        """In the direction of the data: close the door, make durable, let go."""
+        if self._receiver:
+            await self._receiver.close(self.settings.current.server.shutdown_wait_ms)
+            await self._receiver.journal.close()
+
+    def _follow(self, settings: Settings) -> None:
+        self.receiver.tables.tables_max = settings.server.tables_max
+        self.journal.follow_settings(
+            settings.journal,
+            is_deduplicating=settings.lake.enable_deduplication,
+            window_ms=settings.lake.deduplication_window_ms,
+        )
+
+    def _note_recovery(self, done: int, total: int) -> None:
+        self.recovery_done, self.recovery_total = done, total

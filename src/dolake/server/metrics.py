@@ -1,0 +1,106 @@
+"""Every metric by name, read from the parts at the moment /metrics is asked.
+
+docs/reference/metrics.md lists them; a tidy test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from dolake.receiver.endpoint import ACK_BUCKETS_S
+from dolake.server.lake import Lake
+
+_STATES = ("idle", "receiving", "flushing", "recovering", "error")
+_BREAKER = ("closed", "open", "half-open")
+
+
+def metrics_text(lake: Lake) -> tuple[bytes, str]:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_Figures(lake))
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class _Figures(Collector):
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def collect(self) -> Iterator[Metric]:
+        lake = self._lake
+        yield _one_of("dolake_state", "What the server is doing.", "state", _STATES, lake.state)
+        yield GaugeMetricFamily("dolake_ready", "1 when a batch sent now can be kept.", value=float(lake.is_ready))
+        if lake.state == "recovering":
+            return
+        yield from self._receiver()
+        yield from self._journal()
+        yield from self._publish()
+
+    def _receiver(self) -> Iterator[Metric]:
+        receiver, stats = self._lake.receiver, self._lake.receiver.stats
+        yield GaugeMetricFamily("dolake_connections", "Open WebSocket connections.", value=receiver.connection_count)
+        yield GaugeMetricFamily("dolake_sources", "Sources with a connection.", value=receiver.speakers.source_count)
+        yield CounterMetricFamily("dolake_connections_opened", "Connections opened.", value=stats.connection_count)
+        yield CounterMetricFamily("dolake_messages_received", "Messages received.", value=stats.message_count)
+        yield CounterMetricFamily("dolake_received_bytes", "Bytes received in messages.", value=stats.byte_count)
+        what = "Changes that were durable before and were sent again."
+        yield CounterMetricFamily("dolake_duplicate_changes", what, value=stats.duplicate_change_count)
+        yield _by_label("dolake_acks", "Acknowledgements sent.", "status", stats.ack_counts)
+        yield _by_label("dolake_nacks", "Refusals sent.", "reason", stats.nack_counts)
+        seconds = HistogramMetricFamily("dolake_ack_seconds", "From a batch's arrival to its acknowledgement.")
+        seconds.add_metric([], _cumulative(stats.ack_buckets), stats.ack_seconds)
+        yield seconds
+
+    def _journal(self) -> Iterator[Metric]:
+        journal, stats = self._lake.journal, self._lake.journal.stats
+        yield CounterMetricFamily("dolake_journal_batches", "Batches made durable.", value=stats.batch_count)
+        yield CounterMetricFamily("dolake_journal_changes", "Changes made durable.", value=stats.change_count)
+        yield CounterMetricFamily("dolake_journal_bytes", "Bytes made durable.", value=stats.byte_count)
+        yield CounterMetricFamily("dolake_journal_syncs", "Calls of fdatasync.", value=stats.sync_count)
+        yield CounterMetricFamily("dolake_journal_sync_seconds", "Time in fdatasync.", value=stats.sync_seconds)
+        yield CounterMetricFamily("dolake_journal_refused_batches", "Batches not written.", value=stats.refused_count)
+        yield GaugeMetricFamily("dolake_journal_used_bytes", "Bytes that hold records.", value=journal.used_bytes)
+        yield GaugeMetricFamily("dolake_journal_size_max_bytes", "The limit.", value=journal.size_max_bytes)
+        yield GaugeMetricFamily("dolake_journal_segments", "Segment files.", value=journal.segment_count)
+        what = "Bytes received and not yet on disk."
+        yield GaugeMetricFamily("dolake_journal_in_flight_bytes", what, value=journal.in_flight_bytes)
+        yield GaugeMetricFamily("dolake_journal_durable_position", "Durable changes.", value=journal.durable)
+        yield GaugeMetricFamily("dolake_journal_oldest_position", "First position kept.", value=journal.oldest)
+        yield GaugeMetricFamily("dolake_streams", "Streams ever seen.", value=journal.stream_count)
+        yield GaugeMetricFamily("dolake_tables", "Tables ever seen.", value=len(self._lake.receiver.tables))
+
+    def _publish(self) -> Iterator[Metric]:
+        progress, tail = self._lake.progress, self._lake.progress.tail
+        yield GaugeMetricFamily("dolake_committed_position", "Changes in the Iceberg tables.", value=tail.committed)
+        yield GaugeMetricFamily("dolake_unpublished_changes", "Durable, not yet committed.", value=tail.change_count)
+        yield GaugeMetricFamily("dolake_unpublished_bytes", "Durable, not yet committed.", value=tail.byte_count)
+        yield CounterMetricFamily("dolake_publishes", "Publishes done.", value=progress.flush_count)
+        yield CounterMetricFamily("dolake_publish_failures", "Publishes failed.", value=progress.failure_count)
+        yield _one_of("dolake_circuit_breaker", "Whether publishing works.", "state", _BREAKER, progress.breaker)
+
+
+def _one_of(name: str, what: str, label: str, names: tuple[str, ...], current: str) -> Metric:
+    family = GaugeMetricFamily(name, what, labels=[label])
+    for each in names:
+        family.add_metric([each], float(each == current))
+    return family
+
+
+def _by_label(name: str, what: str, label: str, counts: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(name, what, labels=[label])
+    for key, count in sorted(counts.items()):
+        family.add_metric([key], count)
+    return family
+
+
+def _cumulative(counts: list[int]) -> list[tuple[str, float]]:
+    total, buckets = 0, []
+    for bound, count in zip((*ACK_BUCKETS_S, float("inf")), counts, strict=True):
+        total += count
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
+    return buckets

@@ -1,0 +1,209 @@
+"""What an operator asks over HTTP: health, status, metrics, figures, settings, flush.
+
+docs/reference/http.md has every route and shape. Errors have one shape everywhere, Iceberg's:
+{"error": {"message", "type", "code", "hint"}}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import msgspec
+import psutil
+from aiohttp import web
+
+import dolake
+from dolake.errors import InvalidInput
+from dolake.server.lake import Lake
+from dolake.server.metrics import metrics_text
+
+LAKE = web.AppKey("lake", Lake)
+_FLUSH_WAIT_S = 60.0
+
+
+def json_response(value: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+async def health(request: web.Request) -> web.Response:
+    """200 when a batch sent now can be kept, 503 otherwise."""
+    lake = request.app[LAKE]
+    body = {
+        "status": "ok" if lake.is_ready else lake.state,
+        "live": True,
+        "ready": lake.is_ready,
+        "version": dolake.__version__,
+    }
+    if reason := _why_not_ready(lake):
+        body["reason"] = reason
+    return json_response(body, status=200 if lake.is_ready else 503)
+
+
+async def health_live(_: web.Request) -> web.Response:
+    """200 while the process answers at all."""
+    return json_response({"status": "ok", "live": True})
+
+
+async def status(request: web.Request) -> web.Response:
+    """The status message of the protocol, and what else an operator wants on one page."""
+    lake = request.app[LAKE]
+    if not lake.is_ready and lake.state == "recovering":
+        body: dict[str, Any] = {"type": "status", "timestamp": lake.clock_ms(), "state": "recovering"}
+        body["recovery"] = {"segmentsDone": lake.recovery_done, "segmentsTotal": lake.recovery_total}
+        return json_response(body)
+    receiver, journal = lake.receiver, lake.journal
+    message = receiver.answers.status(lake.state, receiver.speakers.source_count)
+    body = msgspec.to_builtins(message)
+    body |= {
+        "version": dolake.__version__,
+        "uptimeMs": lake.clock_ms() - lake.started_ms,
+        "connections": receiver.connection_count,
+        "durablePosition": journal.durable,
+        "committedPosition": lake.progress.tail.committed,
+        "circuitBreakerState": lake.progress.breaker,
+        "publisherAttached": lake.progress.is_attached,
+        "streams": journal.stream_count,
+        "tables": len(receiver.tables),
+        "journal": {
+            "segments": journal.segment_count,
+            "usedBytes": journal.used_bytes,
+            "sizeMaxBytes": journal.size_max_bytes,
+            "oldestPosition": journal.oldest,
+            "consumers": journal.consumers.all(),
+        },
+    }
+    if reason := _why_not_ready(lake):
+        body["reason"] = reason
+    return json_response(body)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    body, content_type = metrics_text(request.app[LAKE])
+    return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+async def flush(request: web.Request) -> web.Response:
+    """Ask for a publish now and answer when what is durable at this moment is in the tables."""
+    lake = request.app[LAKE]
+    wanted = lake.journal.durable
+    before = lake.progress.tail.committed
+    lake.progress.request_flush()
+    if lake.progress.is_attached:
+        async with asyncio.timeout(_FLUSH_WAIT_S):
+            await lake.progress.wait_committed(wanted)
+    committed = lake.progress.tail.committed
+    body: dict[str, Any] = {
+        "success": committed >= wanted,
+        "durablePosition": wanted,
+        "committedPosition": committed,
+        "eventsFlushed": committed - before,
+    }
+    if committed < wanted:
+        body["message"] = "no publisher is attached: every change is durable in the journal and waits there"
+    return json_response(body)
+
+
+async def memory_stats(request: web.Request) -> web.Response:
+    lake = request.app[LAKE]
+    tail = lake.progress.tail
+    return json_response(
+        {
+            "residentBytes": await asyncio.to_thread(lambda: psutil.Process().memory_info().rss),
+            "inFlightBytes": lake.journal.in_flight_bytes,
+            "maxBufferSize": lake.settings.current.lake.max_buffer_size,
+            "unpublishedEvents": tail.change_count,
+            "unpublishedBytes": tail.byte_count,
+            "connections": lake.receiver.connection_count,
+            "streams": lake.journal.stream_count,
+        }
+    )
+
+
+async def write_stats(request: web.Request) -> web.Response:
+    lake = request.app[LAKE]
+    stats, progress = lake.journal.stats, lake.progress
+    return json_response(
+        {
+            "journal": {
+                "batches": stats.batch_count,
+                "events": stats.change_count,
+                "bytes": stats.byte_count,
+                "syncs": stats.sync_count,
+                "batchesPerSync": round(stats.batch_count / max(1, stats.sync_count), 2),
+                "syncMsMean": round(1000 * stats.sync_seconds / max(1, stats.sync_count), 3),
+                "refusedBatches": stats.refused_count,
+            },
+            "publish": {
+                "attached": progress.is_attached,
+                "count": progress.flush_count,
+                "failures": progress.failure_count,
+                "lastFailure": progress.last_failure,
+                "lastFlushTime": progress.last_flush_ms,
+            },
+        }
+    )
+
+
+async def scaling_status(request: web.Request) -> web.Response:
+    """How near each limit is, so that something can be grown before it is met."""
+    lake = request.app[LAKE]
+    current = lake.settings.current
+    journal = lake.journal
+    return json_response(
+        {
+            "cores": os.cpu_count(),
+            "loadAverage": round(os.getloadavg()[0], 2),
+            "connections": lake.receiver.connection_count,
+            "connectedSources": lake.receiver.speakers.source_count,
+            "bufferUtilization": round(journal.utilization, 4),
+            "inFlightUtilization": round(journal.in_flight_bytes / current.lake.max_buffer_size, 4),
+            "backpressure": journal.utilization >= current.rate_limit.backpressure_threshold,
+            "tables": len(lake.receiver.tables),
+            "tablesMax": current.server.tables_max,
+            "roles": ["receiver", "journal"],
+        }
+    )
+
+
+async def settings(request: web.Request) -> web.Response:
+    """Every setting with its value and where that came from."""
+    return json_response(request.app[LAKE].settings.origins())
+
+
+async def change_settings(request: web.Request) -> web.Response:
+    """Validate all, then apply all; says which wait for a restart or are overruled."""
+    try:
+        patch = msgspec.json.decode(await request.read())
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"the body is not JSON: {error}", hint='send an object, e.g. {"maxBufferSize": 1}') from None
+    result = await asyncio.to_thread(request.app[LAKE].settings.change, patch)
+    return json_response(
+        {"applied": result.applied, "needsRestart": result.needs_restart, "overruled": result.overruled}
+    )
+
+
+def _why_not_ready(lake: Lake) -> str:
+    if lake.failure:
+        return str(lake.failure)
+    if lake.state == "recovering":
+        return f"the journal is being recovered: {lake.recovery_done} of {lake.recovery_total} segments read"
+    if lake.journal.failure:
+        return str(lake.journal.failure)
+    return "the server is shutting down" if lake.receiver.is_closing else ""
+
+
+ROUTES = [
+    ("GET", "/health", health),
+    ("GET", "/health/live", health_live),
+    ("GET", "/health/ready", health),
+    ("GET", "/status", status),
+    ("GET", "/metrics", metrics),
+    ("POST", "/flush", flush),
+    ("GET", "/v1/memory-stats", memory_stats),
+    ("GET", "/v1/write-stats", write_stats),
+    ("GET", "/v1/scaling/status", scaling_status),
+    ("GET", "/v1/settings", settings),
+    ("PATCH", "/v1/config", change_settings),
+]

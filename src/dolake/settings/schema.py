@@ -1,0 +1,254 @@
+"""The settings themselves: type, default, bounds and one line of meaning, each said once and said here.
+
+To names.py, which reads this by inspection, and to docs/reference/settings.md, which a tidy test holds to these words.
+A Struct built directly is trusted, so that a test can build its section in one line; load_settings() is what checks.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+BYTES_MAX = 2**50
+COUNT_MAX = 10**9
+MS_MAX = 365 * 24 * 3600 * 1000
+
+LATER: Final = {"later": True}
+"""Checked and kept already, but the part that reads it comes in a later release."""
+RESTART: Final = {"restart": True}
+"""A change waits for the next start; a setting without this takes effect at once."""
+
+
+def _whole(description: str, low: int, high: int, extra: dict[str, Any] | None = None) -> Meta:
+    return Meta(ge=low, le=high, description=description, extra=extra)
+
+
+def _says(description: str, extra: dict[str, Any] | None = None) -> Meta:
+    return Meta(description=description, extra=extra)
+
+
+def problem_with_networks(networks: Iterable[str]) -> str:
+    """What is wrong with the first bad entry, or an empty string."""
+    for network in networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
+# Patterns end in \Z, because $ would also let a line break through.
+_BUCKET_NAME = Meta(
+    pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
+    max_length=255,
+    description="Bucket that holds the lakehouse.",
+    extra={**LATER, **RESTART, "allowed": "up to 255 letters, digits, dots, hyphens or underscores"},
+)
+_WAREHOUSE_PATH = Meta(
+    pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*\Z",
+    max_length=1024,
+    description="Path of the Iceberg tables inside the bucket.",
+    extra={**LATER, **RESTART, "allowed": "a path such as `warehouse` or `team/lake`, without a slash at either end"},
+)
+_HOST = Meta(
+    pattern=r"^[A-Za-z0-9.:_%-]+\Z",
+    max_length=255,
+    description="Address to listen on.",
+    extra={**RESTART, "allowed": "a host name or an IP address"},
+)
+_BASE_PATH = Meta(
+    pattern=r"^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*\Z",
+    max_length=255,
+    description="Path under which every route answers too.",
+    extra={**RESTART, "allowed": "empty, or a path such as `/lakehouse` with a slash in front and none at the end"},
+)
+_NETWORKS = Meta(
+    max_length=1000,
+    description="Networks whose clients are not limited; by default the private ranges and loopback.",
+    extra={
+        **LATER,
+        "allowed": "a list of IP networks such as `10.0.0.0/8`, `192.0.2.7` or `fd00::/8`",
+        "check": problem_with_networks,
+    },
+)
+
+PRIVATE_NETWORKS = (
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "127.0.0.0/8",
+    "fc00::/7",
+    "::1/128",
+)
+
+
+class DoLakeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The lakehouse: when changes are published, how much may wait, what counts as sent twice."""
+
+    r2_bucket_name: Annotated[str, _BUCKET_NAME] = "lakehouse-data"
+    r2_base_path: Annotated[str, _WAREHOUSE_PATH] = "warehouse"
+    flush_threshold_events: Annotated[int, _whole("Publish when this many changes wait.", 1, COUNT_MAX, LATER)] = 10_000
+    flush_threshold_bytes: Annotated[int, _whole("Publish when this many bytes wait.", 1, BYTES_MAX, LATER)] = 32 * MIB
+    flush_threshold_ms: Annotated[int, _whole("Publish when the oldest change waits this long.", 1, MS_MAX, LATER)] = (
+        60_000
+    )
+    flush_interval_ms: Annotated[int, _whole("Publish what waits at this interval.", 1, MS_MAX, LATER)] = 30_000
+    max_buffer_size: Annotated[
+        int,
+        _whole(
+            "Most bytes received and not yet on disk, over all connections; at the bound the server stops reading.",
+            KIB,
+            BYTES_MAX,
+        ),
+    ] = 128 * MIB
+    enable_fallback: Annotated[
+        bool,
+        _says(
+            "While publishing fails (circuit breaker open), keep batches in the journal with status `fallback`;"
+            " if false, refuse them with `buffer_full`."
+        ),
+    ] = True
+    max_fallback_size: Annotated[int, _whole("Most bytes taken while the circuit breaker is open.", 0, BYTES_MAX)] = (
+        64 * MIB
+    )
+    enable_deduplication: Annotated[
+        bool,
+        _says(
+            "Recognise what was sent before by its event sequences; if false, batches are written as they come,"
+            " so a resent batch is kept twice."
+        ),
+    ] = True
+    deduplication_window_ms: Annotated[
+        int,
+        _whole(
+            "How long content is remembered, to tell a resent event from a new one under an old sequence;"
+            " older than that, an old sequence is a duplicate.",
+            0,
+            MS_MAX,
+        ),
+    ] = 300_000
+    parquet_row_group_size: Annotated[int, _whole("Rows per Parquet row group to aim at.", 1, COUNT_MAX, LATER)] = (
+        100_000
+    )
+    parquet_compression: Annotated[
+        Literal["none", "snappy", "gzip", "zstd"], _says("Compression of Parquet files.", LATER)
+    ] = "snappy"
+
+
+class RateLimitConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one client may ask of the server, and how it is asked to slow down."""
+
+    connections_per_second: Annotated[int, _whole("Most new connections per second.", 1, COUNT_MAX, LATER)] = 20
+    messages_per_second: Annotated[int, _whole("Most messages per connection and second.", 1, COUNT_MAX, LATER)] = 100
+    burst_capacity: Annotated[int, _whole("Messages that may come in one burst.", 1, COUNT_MAX, LATER)] = 50
+    refill_rate: Annotated[int, _whole("Burst tokens refilled per second.", 1, COUNT_MAX, LATER)] = 10
+    max_payload_size: Annotated[
+        int, _whole("Largest message in bytes; a larger one gets `payload_too_large`.", 1, GIB)
+    ] = 4 * MIB
+    max_event_size: Annotated[int, _whole("Largest event in bytes; a larger one gets `event_too_large`.", 1, GIB)] = MIB
+    max_connections_per_source: Annotated[int, _whole("Most connections per client id.", 1, COUNT_MAX, LATER)] = 5
+    max_connections_per_ip: Annotated[int, _whole("Most connections per IP address.", 1, COUNT_MAX, LATER)] = 30
+    subnet_rate_limit_threshold: Annotated[
+        int, _whole("Connections from one /24 network before all of it is limited.", 1, COUNT_MAX, LATER)
+    ] = 100
+    whitelisted_ips: Annotated[tuple[str, ...], _NETWORKS] = PRIVATE_NETWORKS
+    backpressure_threshold: Annotated[
+        float, Meta(gt=0.0, le=1.0, description="Buffer utilization from which acks suggest a delay.")
+    ] = 0.8
+    base_retry_delay_ms: Annotated[int, _whole("First retry delay of the exponential backoff.", 1, MS_MAX)] = 100
+    max_retry_delay_ms: Annotated[int, _whole("Longest retry delay of the exponential backoff.", 1, MS_MAX)] = 30_000
+
+
+class CompactionConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When small data files become few large ones."""
+
+    min_files_to_compact: Annotated[int, _whole("Files before a compaction starts.", 2, COUNT_MAX, LATER)] = 5
+    max_files_to_compact: Annotated[int, _whole("Most files in one compaction.", 2, COUNT_MAX, LATER)] = 100
+    target_file_size_bytes: Annotated[int, _whole("File size that a compaction aims at.", KIB, BYTES_MAX, LATER)] = (
+        128 * MIB
+    )
+    auto_compact: Annotated[bool, _says("Compact without being asked.", LATER)] = True
+    compaction_interval_ms: Annotated[int, _whole("Time between two looks for files to compact.", 1, MS_MAX, LATER)] = (
+        3_600_000
+    )
+
+
+class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The process and its socket."""
+
+    host: Annotated[str, _HOST] = "127.0.0.1"
+    port: Annotated[int, _whole("Port to listen on; 0 takes any free one.", 0, 65_535, RESTART)] = 8787
+    base_path: Annotated[str, _BASE_PATH] = "/lakehouse"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], _says("Least level that is logged.", RESTART)
+    ] = "info"
+    log_format: Annotated[
+        Literal["console", "json"], _says("Logs as lines for people or as JSON for programs.", RESTART)
+    ] = "console"
+    shutdown_wait_ms: Annotated[int, _whole("Longest wait for open work when the server stops.", 0, MS_MAX)] = 10_000
+    message_size_max_bytes: Annotated[
+        int,
+        _whole("Hard limit of the socket: a longer message closes the connection unread.", KIB, 2 * GIB - 1, RESTART),
+    ] = 16 * MIB
+    tables_max: Annotated[int, _whole("Most tables that sources may name.", 1, COUNT_MAX)] = 10_000
+
+
+class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The files that make changes durable."""
+
+    size_max_bytes: Annotated[
+        int, _whole("Most bytes on disk; at the bound batches get `buffer_full`.", 128 * KIB, BYTES_MAX)
+    ] = 8 * GIB
+    segment_size_bytes: Annotated[int, _whole("Size of one journal file.", 64 * KIB, 64 * GIB, RESTART)] = 64 * MIB
+    group_size_max_bytes: Annotated[int, _whole("Most bytes made durable by one sync.", KIB, GIB)] = 8 * MIB
+
+
+DEFAULT_DOLAKE_CONFIG = DoLakeConfig()
+DEFAULT_RATE_LIMIT_CONFIG = RateLimitConfig()
+DEFAULT_COMPACTION_CONFIG = CompactionConfig()
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of it: one section per part."""
+
+    lake: DoLakeConfig = DEFAULT_DOLAKE_CONFIG
+    rate_limit: RateLimitConfig = DEFAULT_RATE_LIMIT_CONFIG
+    compaction: CompactionConfig = DEFAULT_COMPACTION_CONFIG
+    server: ServerSettings = ServerSettings()
+    journal: JournalSettings = JournalSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Two settings of which one bounds the other; every rule between settings has this form."""
+
+    smaller: str
+    larger: str
+    relation: Literal["at most", "less than", "at most half of"] = "at most"
+
+    def holds(self, small: int, large: int) -> bool:
+        match self.relation:
+            case "at most":
+                return small <= large
+            case "less than":
+                return small < large
+            case "at most half of":
+                return small * 2 <= large
+
+    def __str__(self) -> str:
+        return f"{self.smaller} must be {self.relation} {self.larger}"
+
+
+ORDERS = (
+    Order("rate_limit.base_retry_delay_ms", "rate_limit.max_retry_delay_ms"),
+    Order("rate_limit.max_event_size", "rate_limit.max_payload_size"),
+    Order("rate_limit.max_payload_size", "server.message_size_max_bytes", "less than"),
+    Order("compaction.min_files_to_compact", "compaction.max_files_to_compact"),
+    Order("journal.group_size_max_bytes", "journal.segment_size_bytes"),
+    Order("journal.segment_size_bytes", "journal.size_max_bytes", "at most half of"),
+)
