@@ -15,4 +15,8 @@ client/          the SDK: aio.py (the one implementation), sync.py (wraps it)
 cli/             one file per command
 """
 
+import logging
+
 __version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library is silent until its user says otherwise

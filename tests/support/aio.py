@@ -21,5 +21,5 @@ def run(work: Coroutine[Any, Any, Result], timeout_s: float = 30) -> Result:
 
 async def until(is_true: Callable[[], bool]) -> None:
     """Let the others run until this holds; the bound of run() ends a wait in vain."""
-    while not is_true():
+    while not is_true():  # noqa: ASYNC110 - the state of others has no event to wait for
         await asyncio.sleep(0.001)

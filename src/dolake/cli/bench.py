@@ -1,17 +1,71 @@
-"""`dolake bench`: measure this machine; results are JSON with the machine's name."""
+"""`dolake bench`: measure this machine; results are JSON with the machine's name.
+
+The measurements live in benchmarks/ of the repository, one file per question.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from dolake.errors import NotFound
 
 app = typer.Typer(help="Measure DoLake on this machine.", no_args_is_help=True)
-
-
-@app.command("ingest")
-def ingest() -> None:
-    """Durable events per second."""
+_ROOT = Path(__file__).parents[3]
 
 
 @app.callback()
 def options() -> None:
     """Measure DoLake on this machine."""
+
+
+@app.command("ingest")
+def ingest(
+    seconds: Annotated[float, typer.Option(help="Length of each of the two phases.")] = 20,
+    connections: Annotated[int, typer.Option(help="Connections that send at the same time.")] = 4,
+    window: Annotated[int, typer.Option(help="Un-acknowledged batches per connection.")] = 4,
+    batch_events: Annotated[int, typer.Option(help="Events per batch.")] = 500,
+    rate: Annotated[float | None, typer.Option(help="Events/s of the latency phase; 20,000 otherwise.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Durable events per second, their cost, and how long an acknowledgement takes."""
+    report = _benchmark("ingest").run_ingest_bench(
+        seconds=seconds,
+        connections=connections,
+        window=window,
+        batch_events=batch_events,
+        rate_events_s=rate,
+        out=out,
+        home=home,
+    )
+    _show(report)
+
+
+def _benchmark(name: str) -> Any:
+    if not (_ROOT / "benchmarks").is_dir():
+        raise NotFound("the benchmarks are not installed", hint="they live in the repository: run this from a clone")
+    sys.path.insert(0, str(_ROOT))
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+def _show(report: dict[str, Any]) -> None:
+    """A table for eyes on a terminal, JSON for everything else."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+        return
+    phases = [
+        name for name, value in report.items() if isinstance(value, dict) and "seconds" in value and "events" in value
+    ]
+    shown = Table("", *phases, title=f"{report['benchmark']} on {report['machine']['name']}")
+    for key in report[phases[0]]:
+        shown.add_row(key, *(str(report[phase].get(key, "")) for phase in phases))
+    console.print(shown)

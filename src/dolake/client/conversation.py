@@ -22,7 +22,7 @@ from msgspec import UNSET
 
 from dolake import errors
 from dolake.changes import StreamId
-from dolake.client.outgoing import Body, mixed_numbering
+from dolake.client.outgoing import PIECE_EVENTS, Body, mixed_numbering
 from dolake.client.pace import BackOff, Pace
 from dolake.client.transport import Connection, Interrupted, Transport, error_of, interruption
 from dolake.client.window import Batch, Entry, Ticket, Window
@@ -117,6 +117,9 @@ class Conversation:
                     self.empty.clear()
                 self.window.put(ticket, sequence, body.numbered(sequence))
                 self._work.set()
+                self._added_count += 1
+                if self._added_count % PIECE_EVENTS == 0:
+                    await asyncio.sleep(0)  # a caller who never has to wait would keep the sender from ever running
 
     async def ask_flush(self, reason: FlushReason) -> None:
         """Ask for a publish, and wait for the server's yes."""
@@ -335,9 +338,6 @@ class Conversation:
             self.empty.set()
 
     async def _room_for_one(self) -> None:
-        self._added_count += 1
-        if self._added_count % 500 == 0:
-            await asyncio.sleep(0)  # a caller who never has to wait would keep the sender from ever running
         while not self.window.has_room and self.failure is None:
             self.room.clear()
             await self.room.wait()

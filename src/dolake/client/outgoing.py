@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET, Struct
 
 from dolake.changes import Change
 from dolake.errors import InvalidInput, MessageValidationError
-from dolake.wire.messages import SEQUENCE_MAX, decode_received, encode
+from dolake.wire.messages import SEQUENCE_MAX, EnvelopeBatch, check_events, decode_received, encode
 
 ChangeLike = Change | Mapping[str, Any]
 PIECE_EVENTS = 500
@@ -60,7 +60,7 @@ def encode_piece(
     if event_bytes_max is not None:
         _check_sizes(bodies, offset, event_bytes_max)
     own = bodies[0].sequence
-    if own and own <= previous:
+    if 0 < own <= previous:
         raise MessageValidationError(
             f"sequence {own} does not follow {previous}",
             path=f"changes[{offset}].sequence",
@@ -68,7 +68,8 @@ def encode_piece(
         )
     events = b",".join(body.numbered(body.sequence or index) for index, body in enumerate(bodies, 1))
     try:
-        decode_received(b'{"type":"cdc_batch","sourceDoId":"-","sequenceNumber":0,"events":[%b]}' % events)
+        message = decode_received(b'{"type":"cdc_batch","sourceDoId":"-","sequenceNumber":0,"events":[%b]}' % events)
+        check_events(cast(EnvelopeBatch, message))
     except MessageValidationError as error:
         raise MessageValidationError(error.message, path=_path_in_send(error.path, offset), hint=error.hint) from None
     return bodies

@@ -1,4 +1,4 @@
-"""The four things the journal asks of a disk, in one place so that a test can hand in one that fails.
+"""The few things the journal asks of a disk, in one place so that a test can hand in one that fails.
 
 From segment.py and embedded.py. Promise: `write` writes everything or raises; `sync` returns when the bytes are safe.
 """
@@ -30,6 +30,16 @@ class Disk:
     def sync(self, descriptor: int) -> None:
         """Make written data durable. A failure is never repeated: after it nobody knows which pages were dropped."""
         getattr(os, "fdatasync", os.fsync)(descriptor)
+
+    def forget_cached(self, path: Path) -> None:
+        """Let the kernel reuse the memory that holds this file's pages; the file stays as it is."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
 
     def sync_directory(self, path: Path) -> None:
         """Make created, renamed and removed names durable."""

@@ -33,6 +33,7 @@ from dolake.positions import Position
 from dolake.settings import JournalSettings
 
 logger = logging.getLogger(__name__)
+_CACHED_SEGMENTS = 4
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -300,6 +301,7 @@ class Writer:
         self._move_mark()
         self._note_room(is_without_room=False)
         self._prepare()
+        self._cool()
 
     def _seal_current(self) -> None:
         os.ftruncate(self._descriptor, self.offset)
@@ -313,6 +315,16 @@ class Writer:
     def _prepare(self) -> None:
         """Reserve the next segment aside; done inline it would stall every sender."""
         self._prepared = self._aside.submit(self._make_file, self.settings.segment_size_bytes)
+
+    def _cool(self) -> None:
+        """Give back the memory of a segment that most readers have passed.
+
+        Without this the page cache grows with the journal, and every new page costs five times the write itself where
+        memory is handed out lazily: 0.7 instead of 0.13 us of CPU per event (decision 0003).
+        """
+        if len(self.sealed) > _CACHED_SEGMENTS:
+            path = segment.path_of(self._directory, self.sealed[-1 - _CACHED_SEGMENTS].base)
+            self._aside.submit(self._disk.forget_cached, path)
 
     def _take_prepared(self, size: int) -> Path:
         prepared, self._prepared = self._prepared, None

@@ -103,6 +103,7 @@ Event = TypeVar("Event", CDCEvent, RawEvent, EventEnvelope)
 
 
 # --- client to server ------------------------------------------------------------------------------------------------
+# Our server needs few of these fields, but the protocol requires more: so defaults are written out and never omitted.
 
 
 class Capabilities(Struct, rename="camel", frozen=True):
@@ -115,7 +116,7 @@ class Capabilities(Struct, rename="camel", frozen=True):
     max_message_size: Count = 4 * 1024 * 1024
 
 
-class ConnectMessage(Struct, tag="connect", tag_field="type", rename="camel", kw_only=True, omit_defaults=True):
+class ConnectMessage(Struct, tag="connect", tag_field="type", rename="camel", kw_only=True):
     """The first word of a client that wants to resume; answered by a status."""
 
     source_do_id: SourceName
@@ -128,9 +129,7 @@ class ConnectMessage(Struct, tag="connect", tag_field="type", rename="camel", kw
     capabilities: Capabilities = Capabilities()
 
 
-class BatchMessage(
-    Struct, Generic[Event], tag="cdc_batch", tag_field="type", rename="camel", kw_only=True, omit_defaults=True
-):
+class BatchMessage(Struct, Generic[Event], tag="cdc_batch", tag_field="type", rename="camel", kw_only=True):
     """Changes of one stream, in order. Only sourceDoId, sequenceNumber and events are required."""
 
     source_do_id: SourceName
@@ -146,7 +145,7 @@ class BatchMessage(
     retry_count: Count = 0
 
 
-class HeartbeatMessage(Struct, tag="heartbeat", tag_field="type", rename="camel", kw_only=True, omit_defaults=True):
+class HeartbeatMessage(Struct, tag="heartbeat", tag_field="type", rename="camel", kw_only=True):
     """«I am still here.» Answered by an ack with status ok."""
 
     source_do_id: SourceName
@@ -156,9 +155,7 @@ class HeartbeatMessage(Struct, tag="heartbeat", tag_field="type", rename="camel"
     pending_events: Count = 0
 
 
-class FlushRequestMessage(
-    Struct, tag="flush_request", tag_field="type", rename="camel", kw_only=True, omit_defaults=True
-):
+class FlushRequestMessage(Struct, tag="flush_request", tag_field="type", rename="camel", kw_only=True):
     """Asks for a publish now. Answered by an ack with status ok; `persisted` acks follow when it is done."""
 
     source_do_id: SourceName
@@ -261,7 +258,8 @@ ServerMessage = AckMessage | NackMessage | StatusMessage
 
 encode = msgspec.json.Encoder().encode
 _decode_received = msgspec.json.Decoder(ReceivedMessage).decode
-_decode_client = msgspec.json.Decoder(ClientMessage).decode
+# 1e999 is JSON, and what the receiver takes this must take too; a float in Python holds it as infinity.
+_decode_client = msgspec.json.Decoder(ClientMessage, float_hook=float).decode
 _decode_server: Callable[[bytes | str], ServerMessage] = msgspec.json.Decoder(ServerMessage).decode
 _decode_raw_batch = msgspec.json.Decoder(RawBatch).decode
 
@@ -277,7 +275,7 @@ def decode_server_message(data: bytes | str) -> ServerMessage:
     try:
         return _decode_server(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _as_validation_error(error) from None
+        raise _as_validation_error(error, allowed={}) from None
 
 
 def decode_raw_batch(payload: bytes) -> RawBatch:
@@ -286,11 +284,12 @@ def decode_raw_batch(payload: bytes) -> RawBatch:
 
 
 def validate_client_message(data: bytes | str | Mapping[str, Any]) -> ClientMessage:
-    """Check any client message in full; raises MessageValidationError."""
-    raw = data if isinstance(data, bytes) else data.encode() if isinstance(data, str) else encode(data)
+    """Check any client message in full, by the receiver's own rules; raises MessageValidationError."""
+    raw = _as_json(data)
+    received = decode_received(raw)
+    if isinstance(received, BatchMessage):
+        check_events(received)
     message: ClientMessage = _checked(_decode_client, raw)
-    if isinstance(message, BatchMessage):
-        check_events(message)
     return message
 
 
@@ -349,6 +348,15 @@ def _check_announced(announced: int | None, found: int, field: str) -> None:
         raise MessageValidationError(f"{field} is {announced}, but the events say {found}", path=f"$.{field}")
 
 
+def _as_json(data: bytes | str | Mapping[str, Any]) -> bytes:
+    try:
+        return data if isinstance(data, bytes) else data.encode() if isinstance(data, str) else encode(data)
+    except RecursionError as error:
+        raise _as_validation_error(error) from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MessageValidationError(f"cannot be written as JSON: {error}") from None
+
+
 def _checked(decode: Any, data: bytes) -> Any:
     try:
         # msgspec does not look at the bytes inside an image that nobody reads, so invalid UTF-8 would pass unseen.
@@ -360,6 +368,7 @@ def _checked(decode: Any, data: bytes) -> Any:
 
 
 _AT_PATH = re.compile(r" - at `(.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(\w+)`$")
 _ALLOWED = {
     "operation": "INSERT, UPDATE or DELETE",
     "type": "connect, cdc_batch, heartbeat or flush_request",
@@ -367,17 +376,18 @@ _ALLOWED = {
 }
 
 
-def _as_validation_error(error: Exception) -> MessageValidationError:
+def _as_validation_error(error: Exception, allowed: Mapping[str, str] = _ALLOWED) -> MessageValidationError:
     if isinstance(error, UnicodeDecodeError):
         return MessageValidationError(f"invalid UTF-8 at byte {error.start}", hint="send text frames in UTF-8")
     if isinstance(error, RecursionError):
         return MessageValidationError("nested too deeply", hint="flatten the row, or send the deep part as a string")
-    text = str(error)
-    if not (match := _AT_PATH.search(text)):
-        return MessageValidationError(text)
-    path = match.group(1)
-    allowed = _ALLOWED.get(path.rpartition(".")[2], "")
-    return MessageValidationError(text[: match.start()], path=path, hint=f"allowed: {allowed}" if allowed else "")
+    text, path = str(error), "$"
+    if match := _AT_PATH.search(text):
+        text, path = text[: match.start()], match[1]
+    if missing := _MISSING.match(text):
+        path = f"{path}.{missing[1]}"
+    words = allowed.get(path.rpartition(".")[2], "")
+    return MessageValidationError(text, path=path, hint=f"allowed: {words}" if words else "")
 
 
 class MessageHead(Struct, rename="camel", kw_only=True):

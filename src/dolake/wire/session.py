@@ -35,7 +35,7 @@ class Session:
         return False
 
     def expect(self, number: int) -> bool:
-        """Check a batch's number; True when it is the next one. A lower one is a retry: the journal sees what is new."""
+        """Check a batch's number; True when it is the next one. A lower one is a retry, judged by the journal."""
         if self.is_taken_over:
             raise InvalidSequence(
                 f"a newer connection speaks for {self.stream} now", hint="one writer at a time: close this connection"

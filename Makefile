@@ -1,0 +1,85 @@
+# Every target first installs what it needs; a second run finds the stamp and goes straight to work.
+# Needs Python 3.11+ and make. Options: PYTHON=python3.12, DEMO_ARGS=--once, BENCH_ARGS=..., TEST_ARGS=..., LOCK_ARGS=--upgrade
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOCKS := requirements/base.lock requirements/server.lock requirements/dev.lock
+
+.PHONY: help setup demo check quick test chaos bench lock clean java
+
+help: ## list the targets
+	@echo "DoLake: a real-time Iceberg lakehouse. Targets:"
+	@sed -n 's/^\([a-z]*\):.* ## \(.*\)/  make \1	\2/p' Makefile
+
+setup: $(STAMP) java ## install everything into .venv, and look for Java
+	@echo "ready: $(BIN)/dolake --help"
+
+demo: $(STAMP) java ## watch a small shop's changes arrive and survive a crash
+	@$(BIN)/dolake demo $(DEMO_ARGS)
+
+check: $(STAMP) ## format, lint, types, and style as tests
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/tidy
+
+quick: $(STAMP) ## the fast tests: under a minute, no Spark
+	@$(BIN)/python -m pytest -q -m "not slow and not spark and not chaos" $(TEST_ARGS)
+
+test: $(STAMP) java ## every test but the chaos runs; what continuous integration runs
+	@$(BIN)/python -m pytest -q -m "not chaos" $(TEST_ARGS)
+
+chaos: $(STAMP) ## kill the server again and again: nothing acknowledged may be lost
+	@$(BIN)/python -m pytest -q -m chaos $(TEST_ARGS)
+
+bench: $(STAMP) ## measure how many changes a second the server makes durable
+	@$(BIN)/dolake bench ingest $(BENCH_ARGS)
+
+lock: $(STAMP) ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer versions)
+	@for lock in $(LOCKS); do \
+		echo "lock: $$lock"; \
+		$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
+			--custom-compile-command "make lock" $(LOCK_ARGS) --output-file "$$lock" "$${lock%.lock}.in" || exit 1; \
+	done
+
+clean: ## remove caches and build results; .venv stays
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# Nothing runs Spark in this release, so a missing Java is advice and not an error: hence the ignored exit code.
+java: $(STAMP)
+	@$(BIN)/python tools/ensure_java.py --quiet || true
+
+# The stamp is older than a changed lock file, so that a new lock is installed by whichever target runs next.
+# The versions of pip and hatchling do not matter: uv and the build tools come from the lock file, checked by hash.
+$(STAMP): requirements/dev.lock pyproject.toml
+	@usable='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; \
+	if ! $(BIN)/python -c "$$usable" >/dev/null 2>&1; then \
+		python=; \
+		for candidate in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+			if $$candidate -c "$$usable" >/dev/null 2>&1; then python=$$candidate; break; fi; \
+		done; \
+		if [ -z "$$python" ]; then \
+			echo "DoLake needs Python 3.11 or newer with its venv module, and found none. To get one, type:" >&2; \
+			echo "  Debian, Ubuntu:  sudo apt-get install python3 python3-venv" >&2; \
+			echo "  Fedora:          sudo dnf install python3" >&2; \
+			echo "  macOS:           brew install python" >&2; \
+			echo "or name the one to use:  make setup PYTHON=<path to python>" >&2; \
+			exit 1; \
+		fi; \
+		echo "setup: $(VENV) with $$($$python --version)"; \
+		$$python -m venv --clear $(VENV) || exit 1; \
+	fi
+	@if ! $(BIN)/uv --version >/dev/null 2>&1; then \
+		echo "setup: uv"; \
+		awk '/^[^ ]/ { wanted = /^uv==/ } wanted' requirements/dev.lock > $(VENV)/uv.lock && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock || exit 1; \
+	fi
+	@echo "setup: requirements/dev.lock"
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)

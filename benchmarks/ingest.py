@@ -1,0 +1,386 @@
+"""How many changes a second does one server make durable, at what cost, and how long does an ack take?
+
+Driven by `dolake bench ingest`. Starts the real server in a child process on a temporary home, sends batches from this
+process with load.py, and reports two phases: `latency`, paced far below the limit, then `throughput`, with every
+window full. Promise: the server and its home are gone afterwards, also after Ctrl-C; the disk is never filled up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import psutil
+import uvloop
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.load import BatchLayout, LoadError, Meter, Stream
+
+LATENCY_RATE_EVENTS_S = 20_000
+WARM_UP_S = 1.0
+SAMPLE_EVERY_S = 0.25
+JOURNAL_SIZE_MAX_BYTES = 12 * 1024**3
+DISK_FREE_MIN_BYTES = 10 * 1024**3
+START_TIME_MAX_S = 30.0
+STOP_TIME_MAX_S = 30.0
+MB = 1_000_000
+SERVER_COMMAND = (sys.executable, "-m", "dolake.cli", "serve")
+PACKAGES = ("dolake", "aiohttp", "msgspec", "numpy", "google-crc32c", "uvloop")
+
+
+def run_ingest_bench(
+    *,
+    seconds: float = 20,
+    connections: int = 4,
+    window: int = 4,
+    batch_events: int = 500,
+    rate_events_s: float | None = None,
+    out: Path | None = None,
+    home: Path | None = None,
+    server_command: Sequence[str] = SERVER_COMMAND,
+) -> dict[str, Any]:
+    """Measure, and return the report; `out` also gets it as JSON.
+
+    `rate_events_s` paces the latency phase (20,000 unless said otherwise). `home` is a folder on the disk to measure:
+    the server's temporary home is made inside it and removed at the end.
+    """
+    load = Load(seconds, connections, window, batch_events, rate_events_s or LATENCY_RATE_EVENTS_S)
+    with _temporary_home(home) as folder, _server(folder, server_command) as server, _progress() as progress:
+        bench = _Bench(load, server, folder, progress)
+        phases = _run(bench)
+        report = {
+            "benchmark": "ingest",
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": _commit(),
+            "machine": _machine(folder),
+            "versions": {"python": platform.python_version(), **_versions()},
+            "load": {
+                "seconds": seconds,
+                "connections": connections,
+                "window": window,
+                "batch_events": batch_events,
+                "event_bytes_mean": round(len(load.layout("sample").payload) / batch_events, 1),
+                "latency_rate_events_s": load.rate_events_s,
+            },
+            **phases,
+        }
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(report, indent=2) + "\n")
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How hard to push."""
+
+    seconds: float
+    connections: int
+    window: int
+    batch_events: int
+    rate_events_s: float
+
+    def layout(self, source: str) -> BatchLayout:
+        return BatchLayout(source, events=self.batch_events)
+
+    def streams(self, phase: str, meter: Meter) -> list[Stream]:
+        """One stream per connection; paced ones take turns, so that batches arrive evenly spread."""
+        gap_s = self.batch_events / self.rate_events_s if phase == "latency" else 0.0
+        return [
+            Stream(
+                self.layout(f"bench-{phase}-{index}"),
+                meter,
+                window=self.window,
+                pace_s=gap_s * self.connections,
+                delay_s=gap_s * index,
+            )
+            for index in range(self.connections)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The running child."""
+
+    pid: int
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Everything that is counted, read at one time; a phase is the difference of two."""
+
+    at_s: float
+    server_cpu_s: float
+    own_cpu_s: float
+    machine_cpu_s: float
+    batches: int
+    events: int
+    bytes: int
+    journal_batches: float
+    journal_syncs: float
+
+
+class _Bench:
+    def __init__(self, load: Load, server: Server, folder: Path, progress: Progress) -> None:
+        self._load = load
+        self._server = server
+        self._process = psutil.Process(server.pid)
+        self._folder = folder
+        self._progress = progress
+
+    async def run(self) -> dict[str, Any]:
+        async with aiohttp.ClientSession() as session:
+            return {phase: await self._measure(phase, session) for phase in ("latency", "throughput")}
+
+    async def _measure(self, phase: str, session: aiohttp.ClientSession) -> dict[str, Any]:
+        meter = Meter()
+        streams = self._load.streams(phase, meter)
+        async with asyncio.TaskGroup() as tasks:
+            for stream in streams:
+                tasks.create_task(stream.run(f"{self._server.url}/ws"))
+            await asyncio.sleep(WARM_UP_S)
+            first, skipped = await self._moment(session, meter), len(meter.ack_times_s)
+            memory, early_end = await self._watch(phase, meter, first)
+            last, counted = await self._moment(session, meter), len(meter.ack_times_s)
+            for stream in streams:
+                stream.stop()
+        times_ms = np.array(meter.ack_times_s[skipped:counted]) * 1000
+        if not times_ms.size:
+            raise LoadError(f"no batch was acknowledged in the {phase} phase")
+        return {
+            **_difference(first, last),
+            "ack_p50_ms": round(float(np.percentile(times_ms, 50)), 3),
+            "ack_p99_ms": round(float(np.percentile(times_ms, 99)), 3),
+            "ack_max_ms": round(float(times_ms.max()), 3),
+            "send_delay_max_ms": round(meter.send_delay_max_s * 1000, 3),
+            "server_rss_start_mb": round(memory[0] / MB, 1),
+            "server_rss_peak_mb": round(max(memory) / MB, 1),
+            "server_rss_end_mb": round(memory[-1] / MB, 1),
+            "ended_early": early_end,
+        }
+
+    async def _watch(self, phase: str, meter: Meter, first: Moment) -> tuple[list[int], str | None]:
+        """Sample the server's memory until the time is over, or until there is a reason to end earlier."""
+        bar = self._progress.add_task(phase, total=self._load.seconds, rate="")
+        memory = [self._process.memory_info().rss]
+        while (passed := time.monotonic() - first.at_s) < self._load.seconds:
+            await asyncio.sleep(min(SAMPLE_EVERY_S, self._load.seconds - passed))
+            memory.append(self._process.memory_info().rss)
+            rate = (meter.events_acked - first.events) / (time.monotonic() - first.at_s)
+            self._progress.update(bar, completed=passed, rate=f"{rate:,.0f} events/s")
+            if meter.bytes_sent > JOURNAL_SIZE_MAX_BYTES:
+                return memory, f"the journal reached {JOURNAL_SIZE_MAX_BYTES:,} bytes"
+            if shutil.disk_usage(self._folder).free < DISK_FREE_MIN_BYTES:
+                return memory, f"less than {DISK_FREE_MIN_BYTES:,} bytes free on the disk"
+        self._progress.update(bar, completed=self._load.seconds)
+        return memory, None
+
+    async def _moment(self, session: aiohttp.ClientSession, meter: Meter) -> Moment:
+        timeout = aiohttp.ClientTimeout(total=10)
+        async with session.get(f"{self._server.url}/metrics", timeout=timeout) as response:
+            metrics = await response.text()
+        cpu = self._process.cpu_times()
+        return Moment(
+            at_s=time.monotonic(),
+            server_cpu_s=cpu.user + cpu.system,
+            own_cpu_s=time.process_time(),
+            machine_cpu_s=_machine_cpu_s(),
+            batches=len(meter.ack_times_s),
+            events=meter.events_acked,
+            bytes=meter.bytes_acked,
+            journal_batches=_sample(metrics, "dolake_journal_batches_total"),
+            journal_syncs=_sample(metrics, "dolake_journal_syncs_total"),
+        )
+
+
+def _run(bench: _Bench) -> dict[str, Any]:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            return runner.run(bench.run())
+        except BaseExceptionGroup as group:  # when one stream fails the others only follow, so the first one says why
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
+
+
+def _difference(first: Moment, last: Moment) -> dict[str, Any]:
+    seconds = last.at_s - first.at_s
+    events = last.events - first.events
+    server_cpu_s = last.server_cpu_s - first.server_cpu_s
+    own_cpu_s = last.own_cpu_s - first.own_cpu_s
+    syncs = last.journal_syncs - first.journal_syncs
+    return {
+        "seconds": round(seconds, 2),
+        "batches": last.batches - first.batches,
+        "events": events,
+        "events_per_s": round(events / seconds),
+        "mb_per_s": round((last.bytes - first.bytes) / seconds / MB, 1),
+        "server_cpu_us_per_event": round(server_cpu_s / max(events, 1) * 1e6, 3),
+        "server_cpu_cores": round(server_cpu_s / seconds, 3),
+        "server_events_per_cpu_s": round(events / server_cpu_s) if server_cpu_s else None,
+        "generator_cpu_cores": round(own_cpu_s / seconds, 3),
+        # Far above zero, the machine was not quiet, and wall-clock figures say more about the neighbours than about us.
+        "others_cpu_cores": round((last.machine_cpu_s - first.machine_cpu_s - server_cpu_s - own_cpu_s) / seconds, 3),
+        "batches_per_sync": round((last.journal_batches - first.journal_batches) / syncs, 2) if syncs else None,
+    }
+
+
+def _machine_cpu_s() -> float:
+    times: dict[str, float] = psutil.cpu_times()._asdict()
+    return sum(value for name, value in times.items() if name not in ("idle", "iowait", "guest", "guest_nice"))
+
+
+def _sample(metrics: str, name: str) -> float:
+    """The value of a metric in Prometheus' text format, summed over its labels; 0 where it is missing."""
+    lines = (line.rpartition(" ") for line in metrics.splitlines())
+    return sum(float(value) for key, _, value in lines if key == name or key.startswith(name + "{"))
+
+
+# --- the server's life, and its home's -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _temporary_home(parent: Path | None) -> Iterator[Path]:
+    # Not the default temporary folder: where that one is in memory, syncs cost nothing and gigabytes do.
+    disk = Path("/var/tmp")  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="dolake-bench-", dir=parent or (disk if disk.is_dir() else None)) as name:
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _server(folder: Path, command: Sequence[str]) -> Iterator[Server]:
+    """Start the server and wait until it is ready; stop it whatever happens."""
+    config = folder / "bench.toml"
+    config.write_text(f"journal_size_max_bytes = {JOURNAL_SIZE_MAX_BYTES + 2 * 1024**3}\n")
+    home = folder / "home"
+    log = folder / "server.log"
+    with _terminate_as_exit(), log.open("wb") as log_file:
+        # A session of its own: Ctrl-C reaches only us, and we stop the server in order.
+        child = subprocess.Popen(
+            [*command, "--home", str(home), "--port", "0", "--config", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield _ready(child, home / "server.json")
+        except BaseException as error:
+            error.add_note(f"the last the server said:\n{log.read_text(errors='replace')[-2000:]}")
+            raise
+        finally:
+            _stop(child)
+
+
+def _ready(child: subprocess.Popen[bytes], announcement: Path) -> Server:
+    give_up_at = time.monotonic() + START_TIME_MAX_S
+    while time.monotonic() < give_up_at:
+        if child.poll() is not None:
+            raise LoadError(f"the server ended at once, with exit code {child.returncode}")
+        with contextlib.suppress(OSError, ValueError):  # not there yet, or half-written
+            announced = json.loads(announcement.read_text())
+            return Server(announced["pid"], announced["url"])
+        time.sleep(0.05)
+    raise LoadError(f"the server was not ready within {START_TIME_MAX_S:.0f} s")
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(STOP_TIME_MAX_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+@contextlib.contextmanager
+def _terminate_as_exit() -> Iterator[None]:
+    """A SIGTERM to the bench unwinds it as Ctrl-C does, so that no server and no gigabytes stay behind."""
+
+    def leave(_number: int, _frame: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    try:
+        before = signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not in the main thread, where signals never arrive
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# --- what stands around the numbers ----------------------------------------------------------------------------------
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[rate]}"),
+        disable=not sys.stdout.isatty(),
+    )
+
+
+def _machine(folder: Path) -> dict[str, Any]:
+    return {
+        "name": platform.node(),
+        "system": platform.platform(),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "file_system": _file_system(folder),
+    }
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _file_system(folder: Path) -> str | None:
+    mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
+    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else None
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _commit() -> str | None:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        answer = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
