@@ -32,16 +32,14 @@ import uvloop
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.load import BatchLayout, LoadError, Meter, Stream
+from dolake.cli.child import COMMAND, ChildServer
 
 LATENCY_RATE_EVENTS_S = 20_000
 WARM_UP_S = 1.0
 SAMPLE_EVERY_S = 0.25
 JOURNAL_SIZE_MAX_BYTES = 12 * 1024**3
 DISK_FREE_MIN_BYTES = 10 * 1024**3
-START_TIME_MAX_S = 30.0
-STOP_TIME_MAX_S = 30.0
 MB = 1_000_000
-SERVER_COMMAND = (sys.executable, "-m", "dolake.cli", "serve")
 PACKAGES = ("dolake", "aiohttp", "msgspec", "numpy", "google-crc32c", "uvloop")
 
 
@@ -54,7 +52,7 @@ def run_ingest_bench(
     rate_events_s: float | None = None,
     out: Path | None = None,
     home: Path | None = None,
-    server_command: Sequence[str] = SERVER_COMMAND,
+    server_command: Sequence[str] = COMMAND,
 ) -> dict[str, Any]:
     """Measure, and return the report; `out` also gets it as JSON.
 
@@ -116,14 +114,6 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """The running child."""
-
-    pid: int
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
 class Moment:
     """Everything that is counted, read at one time; a phase is the difference of two."""
 
@@ -139,7 +129,7 @@ class Moment:
 
 
 class _Bench:
-    def __init__(self, load: Load, server: Server, folder: Path, progress: Progress) -> None:
+    def __init__(self, load: Load, server: ChildServer, folder: Path, progress: Progress) -> None:
         self._load = load
         self._server = server
         self._process = psutil.Process(server.pid)
@@ -267,49 +257,12 @@ def _temporary_home(parent: Path | None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _server(folder: Path, command: Sequence[str]) -> Iterator[Server]:
-    """Start the server and wait until it is ready; stop it whatever happens."""
-    config = folder / "bench.toml"
-    config.write_text(f"journal_size_max_bytes = {JOURNAL_SIZE_MAX_BYTES + 2 * 1024**3}\n")
-    home = folder / "home"
-    log = folder / "server.log"
-    with _terminate_as_exit(), log.open("wb") as log_file:
-        # A session of its own: Ctrl-C reaches only us, and we stop the server in order.
-        child = subprocess.Popen(
-            [*command, "--home", str(home), "--port", "0", "--config", str(config)],
-            stdin=subprocess.DEVNULL,
-            stdout=log_file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            yield _ready(child, home / "server.json")
-        except BaseException as error:
-            error.add_note(f"the last the server said:\n{log.read_text(errors='replace')[-2000:]}")
-            raise
-        finally:
-            _stop(child)
-
-
-def _ready(child: subprocess.Popen[bytes], announcement: Path) -> Server:
-    give_up_at = time.monotonic() + START_TIME_MAX_S
-    while time.monotonic() < give_up_at:
-        if child.poll() is not None:
-            raise LoadError(f"the server ended at once, with exit code {child.returncode}")
-        with contextlib.suppress(OSError, ValueError):  # not there yet, or half-written
-            announced = json.loads(announcement.read_text())
-            return Server(announced["pid"], announced["url"])
-        time.sleep(0.05)
-    raise LoadError(f"the server was not ready within {START_TIME_MAX_S:.0f} s")
-
-
-def _stop(child: subprocess.Popen[bytes]) -> None:
-    child.terminate()
-    try:
-        child.wait(STOP_TIME_MAX_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+def _server(folder: Path, command: Sequence[str]) -> Iterator[ChildServer]:
+    """A server that is stopped in order whatever happens."""
+    settings = f"journal_size_max_bytes = {JOURNAL_SIZE_MAX_BYTES + 2 * 1024**3}\n"
+    with _terminate_as_exit(), ChildServer(folder / "home", settings=settings, command=command) as server:
+        yield server
+        server.stop()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from benchmarks.ingest import run_ingest_bench
-from benchmarks.load import LoadError
+from dolake.errors import Unavailable
 
 pytestmark = pytest.mark.slow
 
@@ -56,9 +56,9 @@ def test_an_interrupted_bench_leaves_no_server_and_no_files(tmp_path: Path, numb
 
 def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "raise SystemExit('no room for me')")
-    with pytest.raises(LoadError, match="exit code 1") as caught:
+    with pytest.raises(Unavailable, match="exit code 1") as caught:
         run_ingest_bench(home=tmp_path, server_command=command)
-    assert "no room for me" in "".join(caught.value.__notes__)
+    assert "no room for me" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 
 

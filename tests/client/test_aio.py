@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import pytest
@@ -173,7 +173,7 @@ def test_a_list_stays_together_while_others_send_too() -> None:
             receipts = await asyncio.gather(*(lake.send(rows(20)) for _ in range(5)))
             spans = sorted((receipt.sequence_first, receipt.sequence_last) for receipt in receipts)
             assert spans == [(first, first + 19) for first in range(1, 100, 20)]
-            assert sum(map(sequences, peer.batches()), []) == list(range(1, 101))
+            assert list(chain.from_iterable(map(sequences, peer.batches()))) == list(range(1, 101))
 
     run(story())
 
@@ -265,11 +265,12 @@ def test_a_suggested_delay_holds_back_the_next_batch() -> None:
 
     async def story() -> None:
         async with scripted_peer(script) as peer:
+            lake = await connect(peer.url, heartbeat_ms=20, close_wait_ms=10).__aenter__()
+            await lake.send(row(1))
+            await lake.put(row(2))
+            await held_back.wait()
             with pytest.raises(errors.OutcomeUnknown, match="1 changes are un-acknowledged"):
-                async with connect(peer.url, heartbeat_ms=20, close_wait_ms=10) as lake:
-                    await lake.send(row(1))
-                    await lake.put(row(2))
-                    await held_back.wait()
+                await lake.__aexit__(None, None, None)
             assert len(peer.batches()) == 1
 
     run(story())
@@ -289,7 +290,7 @@ def test_a_batch_refused_for_now_is_sent_again_with_all_that_followed_it() -> No
         await peer.nack(third, "invalid_sequence", should_retry=True, expectedSequenceNumber=2)
         assert (again["sequenceNumber"], sequences(again)) == (2, [2])
         assert (again["isRetry"], again["retryCount"]) == (True, 1)
-        assert "isRetry" not in second
+        assert not second.get("isRetry")
         await peer.ack(again)
         last = await peer.batch()
         assert (last["sequenceNumber"], sequences(last)) == (3, [3])
@@ -324,7 +325,7 @@ def test_a_refusal_for_good_fails_the_send_that_holds_the_named_change() -> None
     async def script(peer: PeerSocket) -> None:
         await peer.welcome()
         first = await peer.batch()
-        await until(lambda: all_queued)  # so that the next batch holds the changes of all three
+        await all_queued.wait()  # so that the next batch holds the changes of all three
         await peer.ack(first)
         batch = await peer.batch()
         assert len(batch["events"]) == 3
@@ -335,7 +336,7 @@ def test_a_refusal_for_good_fails_the_send_that_holds_the_named_change() -> None
         await peer.ack(rest)
         await keep_all_after_welcome(peer)
 
-    all_queued: list[bool] = []
+    all_queued = asyncio.Event()
 
     async def story() -> None:
         async with scripted_peer(script) as peer, connect(peer.url, window=1) as lake:
@@ -343,7 +344,7 @@ def test_a_refusal_for_good_fails_the_send_that_holds_the_named_change() -> None
             await until(lambda: len(peer.batches()) == 1)
             sends += [asyncio.ensure_future(lake.send(row(number))) for number in (1, 2, 3)]
             await until(lambda: lake.pending_count == 4)
-            all_queued.append(True)
+            all_queued.set()
             results = await asyncio.gather(*sends, return_exceptions=True)
             assert [isinstance(result, errors.MessageValidationError) for result in results] == [0, 0, 1, 0]
             assert "1 changes from sequence 3 on were not kept" in str(results[2])
@@ -454,7 +455,8 @@ def test_changes_keep_their_sequences_over_many_lost_connections() -> None:
             for event in batch["events"]:
                 assert kept.setdefault(event["sequence"], event["after"]) == event["after"]
             if taken == drop_at:
-                return peer.drop()
+                peer.drop()
+                return
             await peer.ack(batch)
 
     async def story() -> None:
@@ -509,7 +511,7 @@ def test_a_server_that_lost_acknowledged_changes_stops_the_client() -> None:
 def test_a_stream_that_moved_to_another_epoch_stops_the_client() -> None:
     async def first(peer: PeerSocket) -> None:
         greeting = await peer.welcome(sourceEpoch=4)
-        assert "sourceEpoch" not in greeting
+        assert greeting.get("sourceEpoch") is None
         await peer.batch()
         peer.drop()
 
@@ -610,7 +612,7 @@ def closed_port() -> int:
 def test_a_server_that_cannot_be_reached_is_named_in_the_error() -> None:
     async def story() -> None:
         url = f"http://127.0.0.1:{closed_port()}"
-        with pytest.raises(errors.ConnectionError, match="no connection to ws://127.0.0.1") as refusal:
+        with pytest.raises(errors.ConnectionError, match="no connection to ws://127") as refusal:
             async with connect(url, connect_wait_ms=100):
                 pass
         assert refusal.value.retryable
@@ -686,10 +688,11 @@ def test_leaving_says_how_many_changes_nobody_acknowledged() -> None:
 
     async def story() -> None:
         async with scripted_peer(script) as peer:
+            lake = await connect(peer.url, close_wait_ms=50).__aenter__()
+            for change in rows(3):
+                await lake.put(change)
             with pytest.raises(errors.OutcomeUnknown, match="3 changes are un-acknowledged"):
-                async with connect(peer.url, close_wait_ms=50) as lake:
-                    for change in rows(3):
-                        await lake.put(change)
+                await lake.__aexit__(None, None, None)
 
     run(story())
 
@@ -699,16 +702,19 @@ def test_leaving_by_an_exception_waits_for_nothing_and_keeps_the_exception() -> 
         await peer.welcome()
 
     async def story() -> None:
+        others: list[asyncio.Future[Any]] = []
+
+        async def body(url: str) -> None:
+            async with connect(url, close_wait_ms=60_000) as lake:
+                others.append(asyncio.ensure_future(lake.send(row(1))))
+                await until(lambda: len(peer.batches()) == 1)
+                raise ZeroDivisionError
+
         async with scripted_peer(script) as peer:
-            other: asyncio.Task[Any] | None = None
             with pytest.raises(ZeroDivisionError):
-                async with connect(peer.url, close_wait_ms=60_000) as lake:
-                    other = asyncio.ensure_future(lake.send(row(1)))
-                    await until(lambda: len(peer.batches()) == 1)
-                    raise ZeroDivisionError
-            assert other is not None
+                await body(peer.url)
             with pytest.raises(errors.OutcomeUnknown):
-                await other
+                await others[0]
 
     run(story())
 
@@ -745,14 +751,16 @@ def test_a_client_that_gives_up_tells_what_may_have_happened_from_what_has_not()
         await peer.welcome()
 
     async def story() -> None:
-        async with scripted_peer(script) as peer:
-            async with connect(peer.url, window=1, give_up_after_ms=100, batch_events_max=1) as lake:
-                sent, waiting = await asyncio.gather(lake.send(row(1)), lake.send(row(2)), return_exceptions=True)
-                assert isinstance(sent, errors.OutcomeUnknown)
-                assert isinstance(waiting, errors.Unavailable)
-                assert (sent.retryable, waiting.retryable) == (False, True)
-                with pytest.raises(errors.Unavailable):
-                    await lake.put(row(3))
+        async with (
+            scripted_peer(script) as peer,
+            connect(peer.url, window=1, give_up_after_ms=100, batch_events_max=1) as lake,
+        ):
+            sent, waiting = await asyncio.gather(lake.send(row(1)), lake.send(row(2)), return_exceptions=True)
+            assert isinstance(sent, errors.OutcomeUnknown)
+            assert isinstance(waiting, errors.Unavailable)
+            assert (sent.retryable, waiting.retryable) == (False, True)
+            with pytest.raises(errors.Unavailable):
+                await lake.put(row(3))
 
     run(story())
 
@@ -811,9 +819,13 @@ def test_persisted_acks_reach_their_callbacks_and_complete_nothing() -> None:
 
     async def story() -> None:
         heard: list[tuple[int, str]] = []
+
+        def broken(number: int, path: str) -> None:
+            raise ZeroDivisionError
+
         async with scripted_peer(script) as peer, connect(peer.url) as lake:
             lakes.append(lake)
-            lake.on_persisted(lambda *_: 1 / 0)
+            lake.on_persisted(broken)
             lake.on_persisted(lambda number, path: heard.append((number, path)))
             await lake.send(row(1))
             assert heard == [(1, "warehouse/orders")]

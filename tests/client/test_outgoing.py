@@ -95,7 +95,7 @@ def test_values_are_written_as_msgspec_writes_them() -> None:
         ({**ROW, "befor": {}}, "changes[1]", "unknown key 'befor'"),
         ({**ROW, "row_id": "8"}, "changes[1]", "two spellings"),
         ({**ROW, "sequence": "8"}, "changes[1].sequence", "Expected `int`"),
-        ({"operation": "DELETE", "rowId": "7"}, "changes[1]", "missing required field `table`"),
+        ({"operation": "DELETE", "rowId": "7"}, "changes[1].table", "missing required field `table`"),
         ("orders", "changes[1]", "Expected a Change or a mapping"),
     ],
 )

@@ -139,7 +139,9 @@ def test_ctrl_c_ends_a_wait_and_leaves_no_thread() -> None:
     async def script(peer: PeerSocket) -> None:
         await peer.welcome()
         await peer.batch()
-        signal.raise_signal(signal.SIGINT)  # runs in the main thread, which waits in send()
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)  # the main thread waits in send()
 
     with peer_in_a_thread(script) as peer:
         with pytest.raises(KeyboardInterrupt), connect(peer.url) as lake:

@@ -157,6 +157,17 @@ def test_another_writer_on_the_same_stream_is_noticed() -> None:
         window.resume(durable_sequence=9, batch_number=4)
 
 
+def test_what_was_never_sent_is_not_called_durable_by_a_new_connection() -> None:
+    window, _ = window_of(10)
+    batch = take(window)
+    window.refuse(batch, batch.entries, lambda sequence, count: InvalidInput("refused"))
+    later = CountedTicket()
+    window.put(later, 9, b"{}")
+    window.resume(durable_sequence=10, batch_number=1)
+    assert later.durable_count == 0
+    assert sequences_of(take(window)) == [9]
+
+
 def test_a_refusal_for_good_takes_the_rest_of_that_send_and_nothing_else() -> None:
     window, mine = window_of(1, 2, 3)
     other = CountedTicket()

@@ -170,5 +170,5 @@ async def scripted_peer(
         yield state
     finally:
         await runner.cleanup()
-    if state.failures:
-        raise state.failures[0]
+        if state.failures:  # the cause; what the test met is its consequence
+            raise state.failures[0]

@@ -106,7 +106,8 @@ class Conversation:
         async with self._order:
             self._check_numbering(bodies)
             for body in bodies:
-                await self._room_for_one()
+                if not self.window.has_room or self.failure is not None:
+                    await self._wait_for_room()
                 ticket = ticket_now()
                 if ticket.error is not None:
                     raise ticket.error
@@ -207,7 +208,10 @@ class Conversation:
                 )
             self._epoch = status.source_epoch
         durable = None if status.last_durable_sequence is UNSET else status.last_durable_sequence
-        self.window.resume(durable, 0 if status.last_batch_number is UNSET else status.last_batch_number)
+        number = 0 if status.last_batch_number is UNSET else status.last_batch_number
+        position = None if status.position is UNSET else status.position
+        if self.window.resume(durable, number, position):
+            self.last_position = max(self.last_position, position or START)
         self._sequence_last = max(self._sequence_last, self.window.durable_sequence)
         if status.max_payload_size is not UNSET:
             self.event_bytes_max = max(1, status.max_payload_size - self._words.envelope_bytes_max)
@@ -337,7 +341,7 @@ class Conversation:
         if not self.window:
             self.empty.set()
 
-    async def _room_for_one(self) -> None:
+    async def _wait_for_room(self) -> None:
         while not self.window.has_room and self.failure is None:
             self.room.clear()
             await self.room.wait()

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from msgspec import UNSET, Struct
 
@@ -24,8 +23,7 @@ PIECE_EVENTS = 500
 """How many changes are encoded without letting other tasks run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """One valid event without its sequence: 0 means that the client gives it one when it lines up."""
 
     sequence: int
@@ -75,7 +73,7 @@ def encode_piece(
     return bodies
 
 
-class _Event(Struct, rename="camel", omit_defaults=True):
+class _Event(Struct, rename="camel", omit_defaults=True, gc=False):
     """Everything of an event but its sequence. Anything goes in; decode_received says what is wrong with it."""
 
     timestamp: Any
@@ -87,37 +85,17 @@ class _Event(Struct, rename="camel", omit_defaults=True):
     metadata: Any = None
 
 
-_KEYS = {
-    "table": "table",
-    "operation": "operation",
-    "rowId": "row_id",
-    "row_id": "row_id",
-    "before": "before",
-    "after": "after",
-    "metadata": "metadata",
-    "sequence": "sequence",
-    "timestamp": "timestamp_ms",
-    "timestamp_ms": "timestamp_ms",
-}
+_SPELLINGS = (("rowId", "row_id"), ("timestamp", "timestamp_ms"))
+_KEYS = frozenset(("table", "operation", "before", "after", "metadata", "sequence")).union(*_SPELLINGS)
 
 
 def _encoded(change: ChangeLike, index: int, now_ms: int) -> Body:
-    if not isinstance(change, Change):
-        change = _from_mapping(change, index)
-    sequence = change.sequence
+    sequence, event = _from_change(change) if isinstance(change, Change) else _from_mapping(change, index)
     if type(sequence) is not int:
         raise MessageValidationError(
             f"Expected `int`, got `{type(sequence).__name__}`", path=f"changes[{index}].sequence"
         )
-    event = _Event(
-        change.timestamp_ms or now_ms,
-        change.operation,
-        change.table,
-        change.row_id,
-        change.before,
-        change.after,
-        change.metadata,
-    )
+    event.timestamp = event.timestamp or now_ms
     try:
         return Body(sequence, encode(event)[1:])
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -128,22 +106,47 @@ def _encoded(change: ChangeLike, index: int, now_ms: int) -> Body:
         ) from None
 
 
-def _from_mapping(mapping: object, index: int) -> Change:
+def _from_change(change: Change) -> tuple[Any, _Event]:
+    return change.sequence, _Event(
+        change.timestamp_ms,
+        change.operation,
+        change.table,
+        change.row_id,
+        change.before,
+        change.after,
+        change.metadata,
+    )
+
+
+def _from_mapping(mapping: object, index: int) -> tuple[Any, _Event]:
+    """A missing key stays missing in the event, so that the message about it is the same as the server's."""
     if not isinstance(mapping, Mapping):
         raise MessageValidationError(
             f"Expected a Change or a mapping, got `{type(mapping).__name__}`", path=f"changes[{index}]"
         )
-    fields: dict[str, Any] = {"table": UNSET, "operation": UNSET, "row_id": UNSET}
-    for key, value in mapping.items():
-        name = _KEYS.get(key) if isinstance(key, str) else None
-        if name is None or fields.get(name, UNSET) is not UNSET:
-            problem = "unknown key" if name is None else "two spellings of the same key, one is"
-            raise MessageValidationError(
-                f"{problem} {key!r}", path=f"changes[{index}]", hint=f"a change has the keys {', '.join(_KEYS)}"
-            )
-        fields[name] = value
-    fields["sequence"] = fields.get("sequence") or 0
-    return Change(**fields)
+    get = mapping.get
+    if problem := _problem_with_keys(mapping):
+        raise MessageValidationError(
+            problem, path=f"changes[{index}]", hint=f"a change has the keys {', '.join(sorted(_KEYS))}"
+        )
+    return get("sequence") or 0, _Event(
+        get("timestamp") or get("timestamp_ms"),
+        get("operation", UNSET),
+        get("table", UNSET),
+        get("rowId", get("row_id", UNSET)),
+        get("before"),
+        get("after"),
+        get("metadata"),
+    )
+
+
+def _problem_with_keys(mapping: Mapping[Any, Any]) -> str | None:
+    if not mapping.keys() <= _KEYS:
+        return f"unknown key {next(key for key in mapping if key not in _KEYS)!r}"
+    for ours, pythons in _SPELLINGS:
+        if ours in mapping and pythons in mapping:
+            return f"{ours!r} and {pythons!r} are two spellings of the same key"
+    return None
 
 
 def _check_sizes(bodies: list[Body], offset: int, event_bytes_max: int) -> None:

@@ -19,8 +19,8 @@ from dolake.positions import Position
 class Receipt:
     """The proof of a send(): all of its changes are durable.
 
-    `position` reads your own writes: pass it to a query. It is None when the server told only after a reconnect that
-    the last change had arrived. `duplicate_count` says how many were durable before this send.
+    `position` reads your own writes: pass it to a query. It is None when an older server did not
+    tell it. `duplicate_count` says how many were durable before this send.
     """
 
     position: Position | None
@@ -212,23 +212,24 @@ class Window:
         while self._flight:
             self._waiting.extendleft(reversed(self._flight.pop().entries))
 
-    def resume(self, durable_sequence: int | None, batch_number: int) -> None:
+    def resume(self, durable_sequence: int | None, batch_number: int, position: Position | None = None) -> bool:
         """A new connection: the server has everything up to `durable_sequence` and last took batch `batch_number`.
 
-        What was sent and has become durable since is complete. What the caller put under a sequence that was durable
+        What was sent and has become durable since is complete, at `position` or before; True when the stream has
+        moved. What the caller put under a sequence that was durable
         already is sent again all the same: only the server can tell a repetition from new content.
         """
         self.disconnect()
         self._number_next = batch_number + 1
         if durable_sequence is None:
-            return
+            return False
         if durable_sequence < self.durable_sequence:
             raise Damaged(
                 f"the server acknowledged changes up to sequence {self.durable_sequence}, and now has them only up to "
                 f"{durable_sequence}",
                 hint="it lost acknowledged changes: look at its journal before anything is sent again",
             )
-        known = self.durable_sequence
+        before = known = self.durable_sequence
         is_ours = durable_sequence <= max(known, self._sequence_sent)
         if self._waiting and not is_ours and known < self._waiting[0].sequence <= durable_sequence:
             raise InvalidSequence(
@@ -239,8 +240,9 @@ class Window:
         while self._waiting and self._waiting[0].sent_count and known < self._waiting[0].sequence <= durable_sequence:
             entry = self._waiting.popleft()
             known = entry.sequence
-            self._complete(entry, None, is_duplicate=False)
+            self._complete(entry, position, is_duplicate=False)
         self.durable_sequence = durable_sequence
+        return durable_sequence > before
 
     def fail_all(self, error_of: Callable[[Ticket, bool], DoLakeError]) -> None:
         """Fail every ticket that has changes here. `error_of` is told whether any of these were ever sent."""

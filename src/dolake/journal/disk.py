@@ -9,6 +9,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+CACHED_SEGMENTS = 4
+"""How many sealed segments stay in memory for readers that follow closely (decision 0003)."""
+
 _BUFFERS_MAX = 1024  # IOV_MAX on Linux; a longer list is refused with EINVAL
 
 

@@ -23,6 +23,7 @@ FILE_NAME = "durable.mark"
 _SLOT = struct.Struct("<QQQQQ16s")
 _SLOT_SIZE = 64
 _FILE_SIZE = 4096
+_READS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,13 @@ class MarkFile:
 
     def read(self) -> Mark | None:
         """The newer intact slot; None before the first write."""
-        slots = [mark for index in (0, 1) if (mark := self._read_slot(index))]
-        return max(slots, key=lambda mark: mark.counter, default=None)
+        for _ in range(_READS_MAX):
+            slots = [self._read_slot(index) for index in (0, 1)]
+            # A slot that is being written is whole a moment later. Taking the other one at once could return an older
+            # mark than last time, or none, if the writer went from one to the other between our two looks.
+            if all(mark is not None for mark in slots):
+                break
+        return max((mark for mark in slots if mark and mark.counter), key=lambda mark: mark.counter, default=None)
 
     def write(self, mark: Mark) -> None:
         """Replace the older slot."""
@@ -82,9 +88,10 @@ class MarkFile:
         self._map.close()
 
     def _read_slot(self, index: int) -> Mark | None:
+        """A slot that was never written has counter 0; None when it is half-written."""
         raw = self._map[index * _SLOT_SIZE : (index + 1) * _SLOT_SIZE]
         body = raw[: _SLOT.size]
-        if google_crc32c.value(body) != int.from_bytes(raw[_SLOT.size :], "little"):
+        if any(raw) and google_crc32c.value(body) != int.from_bytes(raw[_SLOT.size :], "little"):
             return None
         counter, position, segment, offset, timestamp, journal_id = _SLOT.unpack(body)
-        return Mark(position, segment, offset, timestamp, journal_id, counter) if counter else None
+        return Mark(position, segment, offset, timestamp, journal_id, counter)

@@ -72,12 +72,12 @@ class JournalReader:
         """`read` without an end: waits for what comes next until `is_stopped` says so."""
         position = start
         while not is_stopped():
-            if self.durable() <= position:
+            durable = self.durable()
+            if durable <= position:
                 time.sleep(poll_ms / 1000)
                 continue
-            for record in self.read(position):
-                position = record.end
-                yield record
+            yield from self.read(position, durable)
+            position = durable  # also where the last of it is a gap, which yields nothing
 
     def _bases_from(self, start: Position, mark: Mark) -> list[Position]:
         bases = [base for base in segment.list_bases(self._directory) if base <= mark.segment]
@@ -95,8 +95,7 @@ class JournalReader:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            hint = "this reader fell behind what is kept; register it as a consumer to hold the journal"
-            raise NotFound(f"{path.name} was removed while it was read", hint=hint) from None
+            raise _removed(path) from None
         try:
             limit = mark.offset if base == mark.segment else None
             scan = segment.Scan(descriptor, offset=offset, limit=limit)
@@ -105,13 +104,11 @@ class JournalReader:
                 position = header.end
                 if header.kind is Kind.BATCH:
                     yield decode_batch(header, body)
-            self._check_end(path, scan.offset, position, limit, descriptor)
+            self._check_end(path, scan.offset, position, limit)
         finally:
             os.close(descriptor)
 
-    def _check_end(
-        self, path: Path, offset: int, position: Position | None, limit: int | None, descriptor: int
-    ) -> None:
+    def _check_end(self, path: Path, offset: int, position: Position | None, limit: int | None) -> None:
         """The walk must end where the data does; anything earlier is damage, and silence would be loss."""
         if limit is not None:
             if offset < limit:
@@ -119,7 +116,17 @@ class JournalReader:
             return
         bases = segment.list_bases(self._directory)
         following = next((base for base in bases if base > int(path.stem)), None)
-        if following is not None and position is not None and position != following:
-            raise segment.damaged(
-                path, offset, f"its records end at position {position}, the next file begins at {following}"
-            )
+        if position is not None and position == following:
+            return
+        # Segments go oldest first: if one behind this file is gone by right, then so is this file.
+        if not path.exists():
+            raise _removed(path)
+        end = "nothing of it can be read" if position is None else f"its records end at position {position}"
+        raise segment.damaged(path, offset, f"{end}, the next file begins at {following}")
+
+
+def _removed(path: Path) -> NotFound:
+    return NotFound(
+        f"{path.name} was removed while it was read",
+        hint="this reader fell behind what is kept; register it as a consumer to hold the journal",
+    )

@@ -157,7 +157,7 @@ def encode(
     return (head, payload, padding) if padding else (head, payload)
 
 
-def decode_header(data: bytes | memoryview, offset: int = 0) -> Header | None:
+def decode_header(data: bytes | bytearray, offset: int = 0) -> Header | None:
     """The header at this offset, or None where no record begins. Its CRC is checked with the body."""
     if len(data) - offset < HEADER_SIZE:
         return None
@@ -170,12 +170,20 @@ def decode_header(data: bytes | memoryview, offset: int = 0) -> Header | None:
 def is_intact(data: bytes, header: Header, offset: int = 0) -> bool:
     """Whether header and body at this offset are the bytes that were written."""
     end = offset + HEADER_SIZE + header.body_length
-    return len(data) >= end and google_crc32c.value(data[offset + 8 : end]) == header.crc
+    if len(data) < end:
+        return False
+    crc: int = google_crc32c.value(data[offset + 8 : end])
+    return crc == header.crc
 
 
-def decode_batch(header: Header, body: bytes) -> Record:
+def decode_meta(header: Header, body: memoryview) -> BatchMeta:
+    """What is known of a batch without its payload."""
+    return _decode_batch_meta(body[: header.meta_length])
+
+
+def decode_batch(header: Header, body: memoryview) -> Record:
     """The batch of an intact record."""
-    meta = _decode_batch_meta(body[: header.meta_length])
+    meta = decode_meta(header, body)
     return Record(
         position=header.position,
         change_count=header.change_count,
@@ -186,7 +194,7 @@ def decode_batch(header: Header, body: bytes) -> Record:
         sequence_first=meta.sequence_first,
         sequence_last=meta.sequence_last,
         tables=meta.tables,
-        payload=body[header.meta_length : header.body_length],
+        payload=bytes(body[header.meta_length : header.body_length]),
     )
 
 
@@ -195,6 +203,6 @@ def encode_checkpoint(streams: dict[StreamId, StreamPoint], tables: set[str]) ->
     return _encode_meta(Checkpoint(rows, sorted(tables)))
 
 
-def decode_checkpoint(header: Header, body: bytes) -> tuple[dict[StreamId, StreamPoint], set[str]]:
+def decode_checkpoint(header: Header, body: memoryview) -> tuple[dict[StreamId, StreamPoint], set[str]]:
     checkpoint = _decode_checkpoint(body[: header.meta_length])
     return {StreamId(source, shard): point for source, shard, point in checkpoint.streams}, set(checkpoint.tables)

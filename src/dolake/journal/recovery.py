@@ -16,9 +16,9 @@ from pathlib import Path
 from dolake.changes import StreamId
 from dolake.journal import segment
 from dolake.journal.dedup import RecentChanges
-from dolake.journal.disk import Disk
+from dolake.journal.disk import CACHED_SEGMENTS, Disk
 from dolake.journal.mark import Mark, MarkFile
-from dolake.journal.record import Header, Kind, StreamPoint, decode_batch, decode_checkpoint
+from dolake.journal.record import Header, Kind, StreamPoint, decode_checkpoint, decode_meta
 from dolake.journal.retention import SealedSegment
 from dolake.positions import START, Position
 
@@ -73,6 +73,8 @@ def recover(
                 _seal(found, path, descriptor, bases[index + 1])
         finally:
             os.close(descriptor)
+        if index < len(bases) - CACHED_SEGMENTS:
+            disk.forget_cached(path)
         on_progress(index + 1, len(bases))
     return found
 
@@ -102,22 +104,23 @@ def _recover_segment(found: Recovered, path: Path, descriptor: int, *, is_first:
     found.offset = scan.offset
 
 
-def _remember(found: Recovered, offset: int, header: Header, body: bytes) -> None:
+def _remember(found: Recovered, offset: int, header: Header, body: memoryview) -> None:
     found.position = header.end
     found.commit_timestamp_ms = max(found.commit_timestamp_ms, header.commit_timestamp_ms)
     if header.kind is not Kind.BATCH:
         return
-    record = decode_batch(header, body)
+    meta = decode_meta(header, body)
+    stream = StreamId(meta.source, meta.shard)
     found.record_count += 1
-    known = found.streams.get(record.stream, StreamPoint())
-    floor = known.sequence if known.epoch == record.epoch else 0
-    found.streams[record.stream] = StreamPoint(record.epoch, max(floor, record.sequence_last), record.number)
-    found.tables.update(record.tables)
+    known = found.streams.get(stream, StreamPoint())
+    floor = known.sequence if known.epoch == meta.epoch else 0
+    found.streams[stream] = StreamPoint(meta.epoch, max(floor, meta.sequence_last), meta.number)
+    found.tables.update(meta.tables)
     found.recent.add(
-        record.stream,
-        record.epoch,
-        record.sequence_first,
-        record.sequence_last,
+        stream,
+        meta.epoch,
+        meta.sequence_first,
+        meta.sequence_last,
         segment=found.base,
         offset=offset,
         end=header.end,

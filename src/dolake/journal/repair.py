@@ -123,7 +123,7 @@ def _survey(path: Path, base: Position, *, is_last: bool) -> _Survey:
         offset = segment.HEADER_SIZE
         while offset < size:
             scan = segment.Scan(descriptor, offset=offset)
-            found.pieces += [_Piece(header, body) for _, header, body in scan]
+            found.pieces += [_Piece(header, bytes(body)) for _, header, body in scan]
             offset = _next_record(descriptor, scan.offset, size)
             rest = os.pread(descriptor, offset - scan.offset, scan.offset)
             # Behind the last record of the newest file lies reserved space, or a torn write that recovery cuts off.

@@ -90,30 +90,42 @@ class Scan:
         self.offset = offset
         self._descriptor = descriptor
         self._limit = os.fstat(descriptor).st_size if limit is None else limit
-        self._chunk = b""
-        self._chunk_start = offset
+        # One buffer for the whole walk: a fresh one per read costs more than the read.
+        self._buffer = bytearray(_CHUNK_BYTES)
+        self._start = self._end = offset
 
-    def __iter__(self) -> Iterator[tuple[int, Header, bytes]]:
+    def __iter__(self) -> Iterator[tuple[int, Header, memoryview]]:
         """Offset, header and body of each record; ends at the first byte that does not begin an intact record."""
         while found := self._record_at(self.offset):
             header, body = found
             start, self.offset = self.offset, self.offset + header.size
             yield start, header, body
 
-    def _record_at(self, offset: int) -> tuple[Header, bytes] | None:
-        header = record.decode_header(self._bytes(offset, record.HEADER_SIZE))
+    def _record_at(self, offset: int) -> tuple[Header, memoryview] | None:
+        at = self._load(offset, record.HEADER_SIZE)
+        header = None if at is None else record.decode_header(self._buffer, at)
         if header is None or offset + header.size > self._limit:
             return None
-        data = self._bytes(offset, record.HEADER_SIZE + header.body_length)
-        return (header, data[record.HEADER_SIZE :]) if record.is_intact(data, header) else None
+        at = self._load(offset, record.HEADER_SIZE + header.body_length)
+        if at is None:
+            return None
+        with memoryview(self._buffer) as view:
+            data = bytes(view[at : at + record.HEADER_SIZE + header.body_length])
+        return (header, memoryview(data)[record.HEADER_SIZE :]) if record.is_intact(data, header) else None
 
-    def _bytes(self, offset: int, size: int) -> bytes:
-        start = offset - self._chunk_start
-        if start < 0 or start + size > len(self._chunk):
-            wanted = min(max(size, _CHUNK_BYTES), self._limit - offset)
-            self._chunk = os.pread(self._descriptor, max(wanted, 0), offset)
-            self._chunk_start, start = offset, 0
-        return self._chunk[start : start + size]
+    def _load(self, offset: int, size: int) -> int | None:
+        """Where in the buffer these bytes of the file are; None where the file ends before them."""
+        if offset + size > self._limit:
+            return None
+        if not self._start <= offset <= offset + size <= self._end:
+            if size > len(self._buffer):
+                self._buffer = bytearray(size)
+            with memoryview(self._buffer) as view:
+                wanted = min(len(self._buffer), self._limit - offset)
+                self._start, self._end = offset, offset + os.preadv(self._descriptor, [view[:wanted]], offset)
+            if offset + size > self._end:
+                return None
+        return offset - self._start
 
 
 def find_damage(descriptor: int, end: int, position: Position) -> int | None:
@@ -135,7 +147,7 @@ def find_damage(descriptor: int, end: int, position: Position) -> int | None:
     return None
 
 
-def first_checkpoint(path: Path, descriptor: int) -> tuple[int, Header, bytes]:
+def first_checkpoint(path: Path, descriptor: int) -> tuple[int, Header, memoryview]:
     """The checkpoint that every segment begins with, and the offset behind it."""
     scan = Scan(descriptor)
     for _, header, body in scan:

@@ -24,7 +24,7 @@ from dolake.changes import Batch
 from dolake.errors import BufferOverflowError, DoLakeError, OutcomeUnknown, Unavailable
 from dolake.journal import record, segment
 from dolake.journal.base import Appended
-from dolake.journal.disk import Disk
+from dolake.journal.disk import CACHED_SEGMENTS, Disk
 from dolake.journal.mark import Mark, MarkFile
 from dolake.journal.record import Kind, StreamPoint
 from dolake.journal.recovery import Recovered
@@ -33,7 +33,6 @@ from dolake.positions import Position
 from dolake.settings import JournalSettings
 
 logger = logging.getLogger(__name__)
-_CACHED_SEGMENTS = 4
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -322,8 +321,8 @@ class Writer:
         Without this the page cache grows with the journal, and every new page costs five times the write itself where
         memory is handed out lazily: 0.7 instead of 0.13 us of CPU per event (decision 0003).
         """
-        if len(self.sealed) > _CACHED_SEGMENTS:
-            path = segment.path_of(self._directory, self.sealed[-1 - _CACHED_SEGMENTS].base)
+        if len(self.sealed) > CACHED_SEGMENTS:
+            path = segment.path_of(self._directory, self.sealed[-1 - CACHED_SEGMENTS].base)
             self._aside.submit(self._disk.forget_cached, path)
 
     def _take_prepared(self, size: int) -> Path:

@@ -297,6 +297,7 @@ class Connection:
         status.last_durable_sequence = 0 if is_new_epoch else point.sequence
         status.last_batch_number = point.number
         status.source_epoch = epoch
+        status.position = receiver.journal.durable
         status.max_payload_size = self._limits.max_payload_size
         status.max_event_size = self._limits.max_event_size
         self._post(encode(status))

@@ -247,6 +247,7 @@ class StatusMessage(Struct, tag="status", tag_field="type", rename="camel", kw_o
     last_durable_sequence: int | UnsetType = UNSET
     last_batch_number: int | UnsetType = UNSET
     source_epoch: int | UnsetType = UNSET
+    position: int | UnsetType = UNSET
     max_payload_size: int | UnsetType = UNSET
     max_event_size: int | UnsetType = UNSET
 
