@@ -80,7 +80,7 @@ class EmbeddedBackend:
     async def hold(self, send: Callable[[], Awaitable[object]]) -> None:
         self._disk.hold()
         await send()
-        await until(self._disk.arrived.is_set)
+        await until(lambda: self._disk.arrived_count == 1)
 
     def let_go(self) -> None:
         self._disk.let_go()

@@ -27,7 +27,7 @@ from dolake.journal.mark import FILE_NAME, MarkFile
 from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record
 from dolake.positions import START
-from tests.support.aio import run
+from tests.support.aio import run, until
 from tests.support.disk import Clock
 from tests.support.journals import (
     SMALL,
@@ -100,7 +100,7 @@ def test_written_but_not_yet_synced_bytes_are_not_read(tmp_path: Path) -> None:
             await keep(journal, batch_of(1, 2))
             disk.hold()
             ticket = await journal.append(batch_of(3, 4))
-            await asyncio.to_thread(disk.arrived.wait)
+            await until(lambda: disk.arrived_count == 1)
             with JournalReader(tmp_path) as reader:
                 assert reader.durable() == 2
                 assert sequences_in(reader.read(START)) == [1, 2]

@@ -150,23 +150,35 @@ def segments_of(directory: Path) -> list[Path]:
 
 
 class GatedDisk(FailingDisk):
-    """A disk on which a test decides when a sync goes on. `arrived` says that one has begun and waits."""
+    """A disk on which a test decides when a sync goes on; `arrived_count` says how many have begun while it was held."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.arrived = threading.Event()
-        self._is_open = threading.Event()
-        self._is_open.set()
+        self.arrived_count = 0
+        self._is_held = False
+        self._permits = 0
+        self._gate = threading.Condition()
 
     def hold(self) -> None:
-        self.arrived.clear()
-        self._is_open.clear()
+        """Every sync waits from now on."""
+        with self._gate:
+            self._is_held, self._permits, self.arrived_count = True, 0, 0
+
+    def let_one_go(self) -> None:
+        with self._gate:
+            self._permits += 1
+            self._gate.notify_all()
 
     def let_go(self) -> None:
-        self._is_open.set()
+        with self._gate:
+            self._is_held = False
+            self._gate.notify_all()
 
     def sync(self, descriptor: int) -> None:
-        self.arrived.set()
-        if not self._is_open.wait(20):
-            raise AssertionError("a test held a sync and forgot it")
+        with self._gate:
+            if self._is_held:
+                self.arrived_count += 1
+                is_free = self._gate.wait_for(lambda: not self._is_held or self._permits > 0, timeout=20)
+                assert is_free, "a test held a sync and forgot it"
+                self._permits -= self._is_held
         super().sync(descriptor)

@@ -152,7 +152,7 @@ def _settle_end(found: Recovered, path: Path, descriptor: int, disk: Disk, mark:
     for offset in range(min(start, found.offset), found.offset, _REWRITE_BYTES):
         piece = os.pread(descriptor, min(_REWRITE_BYTES, found.offset - offset), offset)
         disk.write(descriptor, [piece], offset)
-    os.fsync(descriptor)
+    disk.sync(descriptor)
     if found.torn_bytes:
         logger.warning("torn write cut off", extra={"segment": path.name, "bytes": found.torn_bytes})
 

@@ -78,7 +78,7 @@ class Answers:
         retry_delay_ms: int,
         is_closing: bool = False,
     ) -> bytes:
-        reason = _reason_of(error, is_closing=is_closing)
+        reason = reason_of(error, is_closing=is_closing)
         should_retry = reason not in _FINAL
         expected: int | UnsetType = UNSET
         if isinstance(error, InvalidSequence):
@@ -149,7 +149,8 @@ def retry_delay_ms(refusals_in_row: int, limits: RateLimitConfig) -> int:
     return min(limits.max_retry_delay_ms, limits.base_retry_delay_ms << min(refusals_in_row, 20))
 
 
-def _reason_of(error: DoLakeError, *, is_closing: bool) -> NackReason:
+def reason_of(error: DoLakeError, *, is_closing: bool) -> NackReason:
+    """The protocol's word for this error."""
     match error:
         case MessageValidationError():
             return "invalid_format"

@@ -27,7 +27,7 @@ from dolake.journal.embedded import EmbeddedJournal
 from dolake.positions import Position
 from dolake.receiver import admission
 from dolake.receiver.admission import TableRegistry
-from dolake.receiver.answers import Answers, retry_delay_ms
+from dolake.receiver.answers import Answers, reason_of, retry_delay_ms
 from dolake.receiver.progress import Progress
 from dolake.settings import RateLimitConfig, SettingsStore
 from dolake.wire.messages import (
@@ -51,6 +51,7 @@ _OUTBOX_MAX = 1000
 _OUTBOX_WAIT_S = 30.0
 _PERSISTED_MAX = 1024
 _RECEIVING_FOR_MS = 1000
+_PING_EVERY_S = 60.0  # finds out that a silent peer is gone; 10,000 idle connections cost 170 pings a second
 ACK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -112,6 +113,7 @@ class Receiver:
         socket = web.WebSocketResponse(
             decode_text=False,
             compress=False,
+            heartbeat=_PING_EVERY_S,
             max_msg_size=self.settings.current.server.message_size_max_bytes,
         )
         await socket.prepare(request)
@@ -120,6 +122,10 @@ class Receiver:
         self.stats.connection_count += 1
         try:
             await connection.run()
+        except* Exception:
+            # A mistake of ours. The sender reconnects and learns where its stream stands, so nothing is in doubt.
+            logger.exception("connection failed", extra={"stream": str(connection.session.stream)})
+            await socket.close(code=1011, message=b"internal error")
         finally:
             self._connections.pop(connection.session, None)
             self.speakers.leave(connection.session)
@@ -156,6 +162,7 @@ class Connection:
         self._wake = asyncio.Event()
         self._is_drained = asyncio.Event()
         self._is_drained.set()
+        self._is_gone = False
         self._pending_count = 0
         self._refusals_in_row = 0
         self._unpersisted: deque[tuple[Position, int]] = deque(maxlen=_PERSISTED_MAX)
@@ -179,7 +186,7 @@ class Connection:
         expected = self.session.expected
         error = Unavailable("the server is shutting down", hint="reconnect and send again what is not acknowledged")
         self._nack(0 if expected is None else expected, error)
-        while self._pending_count or self._outbox:
+        while (self._pending_count or self._outbox) and not self._is_gone:
             self._is_drained.clear()
             await self._is_drained.wait()
         await self._socket.close(code=1001, message=b"shutting down")
@@ -207,6 +214,8 @@ class Connection:
             message = decode_received(data)
         except DoLakeError as error:
             head = decode_head(data)
+            if head.type == "cdc_batch" and self.session.expected is None:
+                self.session.refuse(head.sequence_number)
             self._nack(head.sequence_number, error, head.correlation_id)
             return
         match message:
@@ -225,17 +234,17 @@ class Connection:
         receiver, number, started = self._receiver, message.sequence_number, time.perf_counter()
         try:
             self._refuse_if_closing()
-            tables = check_events(message)
-            admission.check_event_sizes(data, self._limits)
             self._bind(stream_of(message, self._shard))
             is_next = self.session.expect(number)
         except DoLakeError as error:
             self._nack(number, error, message.correlation_id)
             return
         try:
+            tables = check_events(message)
             if not message.events:
                 self._ack_ok(message.correlation_id, number)
                 return
+            admission.check_event_sizes(data, self._limits)
             receiver.tables.check(tables, message)
             lake = receiver.settings.current.lake
             admission.check_fallback(receiver.progress.breaker, receiver.progress.fallback_bytes, lake)
@@ -364,7 +373,8 @@ class Connection:
         if not isinstance(error, Conflict):
             self._refusals_in_row += 1
         counts = self._receiver.stats.nack_counts
-        counts[error.code] = counts.get(error.code, 0) + 1
+        reason = reason_of(error, is_closing=self._receiver.is_closing)
+        counts[reason] = counts.get(reason, 0) + 1
         self._post(
             self._receiver.answers.nack(
                 number, error, correlation_id, retry_delay_ms=delay_ms, is_closing=self._receiver.is_closing
@@ -380,6 +390,8 @@ class Connection:
         return self._receiver.settings.current.rate_limit
 
     def _post(self, message: bytes) -> None:
+        if self._is_gone:
+            return
         self._outbox.append(message)
         self._wake.set()
 
@@ -392,6 +404,7 @@ class Connection:
                     await self._socket.send_frame(self._outbox[0], WSMsgType.TEXT)
                     self._outbox.popleft()
                 self._is_drained.set()
+        self._is_gone = True
         self._outbox.clear()
         self._is_drained.set()
 

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from dolake.errors import DoLakeError, Unavailable
+from dolake.errors import Unavailable
 from dolake.journal.embedded import EmbeddedJournal, open_journal
 from dolake.receiver.endpoint import Receiver
 from dolake.receiver.progress import Progress
@@ -31,7 +31,6 @@ class Lake:
         self.progress = Progress(clock_ms)
         self.recovery_done = 0
         self.recovery_total = 0
-        self.failure: DoLakeError | None = None
         self._receiver: Receiver | None = None
 
     @property
@@ -46,8 +45,6 @@ class Lake:
 
     @property
     def state(self) -> ServerState:
-        if self.failure:
-            return "error"
         return self._receiver.state if self._receiver else "recovering"
 
     @property

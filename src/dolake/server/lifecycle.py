@@ -58,11 +58,8 @@ def refuse_open_doors(host: str) -> None:
 
 
 async def _run(lake: Lake, url: str, stopping: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-    opening = asyncio.ensure_future(lake.open())
-    told = asyncio.ensure_future(stopping.wait())
     try:
-        # Recovery is not interrupted half-way: it only reads, and a second signal is the way to force it.
-        await opening
+        await lake.open()
         found = lake.journal.recovered
         logger.info(
             "journal recovered",
@@ -75,10 +72,9 @@ async def _run(lake: Lake, url: str, stopping: asyncio.Event, on_ready: Callable
         )
         lake.home.write_address(url, dolake.__version__)
         on_ready(url)
-        await told
+        await stopping.wait()
         logger.info("server stopping", extra={"connections": lake.receiver.connection_count})
     finally:
-        told.cancel()
         await lake.close()
 
 

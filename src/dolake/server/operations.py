@@ -185,8 +185,6 @@ async def change_settings(request: web.Request) -> web.Response:
 
 
 def _why_not_ready(lake: Lake) -> str:
-    if lake.failure:
-        return str(lake.failure)
     if lake.state == "recovering":
         return f"the journal is being recovered: {lake.recovery_done} of {lake.recovery_total} segments read"
     if lake.journal.failure:

@@ -394,6 +394,7 @@ def _as_validation_error(error: Exception, allowed: Mapping[str, str] = _ALLOWED
 class MessageHead(Struct, rename="camel", kw_only=True):
     """As much of a refused message as is needed to answer it."""
 
+    type: str = ""
     sequence_number: int = 0
     correlation_id: str | UnsetType = UNSET
 
