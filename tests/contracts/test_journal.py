@@ -711,5 +711,3 @@ def test_retries_do_not_hold_up_streams_that_send_what_is_new(backend: Backend) 
         assert [answer.change_count for answer in fresh.result()] == [1] * 20
 
     play(backend, story)
-
-

@@ -694,13 +694,25 @@ def test_what_is_no_message_at_all_is_refused(data: bytes) -> None:
 
 def test_a_refused_message_can_still_be_answered_by_number_and_correlation_id() -> None:
     head = decode_head(as_bytes({"type": "cdc_batch", "sequenceNumber": 9, "correlationId": "c", "events": "no"}))
-    assert (head.sequence_number, head.correlation_id) == (9, "c")
+    assert (head.sequence_number, head.correlation_id, head.is_batch) == (9, "c", True)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b'{"sequenceNumber":"x"}', b"[" * 100_000])
+@pytest.mark.parametrize("number", ["9", -1, 2**63, 2**70, 1.5, None, True, []])
+def test_a_number_that_makes_no_sense_is_no_number_but_the_correlation_id_is_kept(number: Any) -> None:
+    head = decode_head(as_bytes({"type": "cdc_batch", "sequenceNumber": number, "correlationId": "c"}))
+    assert (head.sequence_number, head.correlation_id, head.is_batch) == (0, "c", False)
+
+
+@pytest.mark.parametrize("correlation_id", [5, None, [], "x" * 257])
+def test_a_correlation_id_that_makes_no_sense_is_not_echoed(correlation_id: Any) -> None:
+    head = decode_head(as_bytes({"type": "connect", "sequenceNumber": 3, "correlationId": correlation_id}))
+    assert (head.sequence_number, head.correlation_id, head.is_batch) == (3, msgspec.UNSET, False)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b'{"sequenceNumber":', b"[" * 100_000])
 def test_what_cannot_be_read_is_answered_without_a_number(data: bytes) -> None:
     head = decode_head(data)
-    assert (head.sequence_number, head.correlation_id) == (0, msgspec.UNSET)
+    assert (head.sequence_number, head.correlation_id, head.is_batch) == (0, msgspec.UNSET, False)
 
 
 # --- whatever comes --------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ From receiver/endpoint.py on the event loop; to readers in any process through t
 gives each batch its place (dedup.py says whether it is new) and queues it; writer.py makes it durable and tells.
 
 When writing fails, everything that is queued fails with it, because a batch must not overtake an earlier one of its
-stream. `_era` counts those failures: a batch that was given its place before the loop heard of one is refused too.
+stream. `_era` counts those failures: a batch that was given its place before the loop heard of one is refused too, and
+so is one that comes before its stream's sender can have heard.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class EmbeddedJournal:
         self._directory, self._disk, self._clock_ms = directory, disk, clock_ms
         self._recent = found.recent
         self._admitted: dict[StreamId, StreamPoint] = {}
-        self._pending: dict[StreamId, asyncio.Future[Appended]] = {}
+        self._pending: dict[StreamId, Entry] = {}
+        self._unheard: dict[StreamId, tuple[int, Entry]] = {}
+        """The first sequence and the last batch refused, of streams whose senders are being told at this moment."""
         self._room: asyncio.Future[None] | None = None
         self._era = 0
         self._is_closed = False
@@ -90,8 +93,9 @@ class EmbeddedJournal:
     @property
     def oldest(self) -> Position:
         """The first position that is still kept."""
+        newest = self._writer.base  # looked at first: a segment sealed in this moment is then in the list
         sealed = self._writer.sealed
-        return sealed[0].base if sealed else self._writer.base
+        return sealed[0].base if sealed else newest
 
     @property
     def failure(self) -> DoLakeError | None:
@@ -139,16 +143,17 @@ class EmbeddedJournal:
         return self._writer.streams.get(stream, StreamPoint())
 
     async def append(self, batch: Batch) -> Ticket:
-        loop = asyncio.get_running_loop()
+        loop, era = asyncio.get_running_loop(), self._era
         duplicate_count = 0
         while True:
             self._refuse_if_stopped()
+            self._refuse_overtaking(batch, era)
             point = self._admitted.get(batch.stream) or self.point(batch.stream)
             if not self.is_deduplicating or dedup.is_new(point, batch):
                 return self._enqueue(batch, duplicate_count, loop)
             if pending := self._pending.get(batch.stream):
                 # Part of this batch is on its way to the disk: say «duplicate» only when that has arrived.
-                await asyncio.wait([pending])
+                await asyncio.wait([pending.done])
                 continue
             point = self.point(batch.stream)
             spans = self._recent.since(batch.stream, batch.epoch, self._clock_ms())
@@ -166,12 +171,14 @@ class EmbeddedJournal:
 
     def register(self, consumer: str, position: Position) -> Position:
         with self._writer.sealed_lock:
-            return self.consumers.register(consumer, position)
+            return max(self.consumers.register(consumer, position), self.oldest)
 
     def release(self, consumer: str, position: Position) -> None:
         with self._writer.sealed_lock:
             self.consumers.release(consumer, position)
         self.trim()
+        with self._writer.sealed_lock:
+            self.consumers.store()
 
     async def close(self) -> None:
         if not self._is_closed:
@@ -187,7 +194,7 @@ class EmbeddedJournal:
     async def settled(self, stream: StreamId) -> StreamPoint:
         """The stream's point once nothing of it is on its way any more."""
         while pending := self._pending.get(stream):
-            await asyncio.wait([pending])
+            await asyncio.wait([pending.done])
         return self.point(stream)
 
     # --- how they are kept -------------------------------------------------------------------------------------------
@@ -225,7 +232,7 @@ class EmbeddedJournal:
         size = record.size_of(meta, batch.payload)
         entry = Entry(batch, meta, size, duplicate_count, self._era, loop, loop.create_future())
         self._admitted[batch.stream] = moved(self._admitted.get(batch.stream) or self.point(batch.stream), batch)
-        self._pending[batch.stream] = entry.done
+        self._pending[batch.stream] = entry
         self.in_flight_bytes += size
         self._writer.submit(entry)
         return Ticket(entry.done)
@@ -239,16 +246,20 @@ class EmbeddedJournal:
         for entry in entries:
             self.in_flight_bytes -= entry.size
             stream = entry.batch.stream
-            if self._pending.get(stream) is entry.done:
+            if self._pending.get(stream) is entry:
                 del self._pending[stream]
                 if not error:
                     self._admitted.pop(stream, None)
             if error:
                 _fail(entry.done, error)
+                first, _ = self._unheard.get(stream, (entry.batch.sequence_first, entry))
+                self._unheard[stream] = first, entry
                 continue
             self._remember(entry)
             if not entry.done.cancelled():
                 entry.done.set_result(Appended(entry.end, entry.batch.change_count, entry.duplicate_count))
+        if error:  # this runs after the callbacks of all who wait, which were queued just now
+            entries[0].loop.call_soon(self._forget_unheard, entries)
         if self._room:
             self._room.set_result(None)
             self._room = None
@@ -277,6 +288,22 @@ class EmbeddedJournal:
         self._writer.close()
         self._comparing.shutdown()
         self._reader.close()
+
+    def _refuse_overtaking(self, batch: Batch, era: int) -> None:
+        """A batch must not be written before an earlier one of its stream that was refused and will be sent again."""
+        pending, unheard = self._pending.get(batch.stream), self._unheard.get(batch.stream)
+        is_behind_refused = (
+            era != self._era
+            or (pending is not None and pending.era != self._era)
+            or (unheard is not None and batch.sequence_first > unheard[0])
+        )
+        if is_behind_refused:
+            raise self._writer.refusal
+
+    def _forget_unheard(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if (unheard := self._unheard.get(entry.batch.stream)) and unheard[1] is entry:
+                del self._unheard[entry.batch.stream]
 
     def _refuse_if_stopped(self) -> None:
         if failure := self._writer.failure:

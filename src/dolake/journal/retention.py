@@ -6,16 +6,18 @@ Promise: without a registered consumer nothing is removed, and the newest segmen
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from dolake.errors import Damaged, NotFound
+from dolake.errors import Damaged, NotFound, Unavailable
 from dolake.journal.disk import Disk, write_file_atomically
 from dolake.positions import Position
 
+logger = logging.getLogger(__name__)
 FILE_NAME = "consumers.json"
 
 
@@ -55,25 +57,42 @@ class Consumers:
         self._path = directory / FILE_NAME
         self._disk = disk
         self._positions: dict[str, Position] = {}
+        self._stored: dict[str, Position] = {}
         if self._path.exists():
             try:
-                self._positions = msgspec.json.decode(self._path.read_bytes(), type=dict[str, int])
+                self._positions = self._stored = msgspec.json.decode(self._path.read_bytes(), type=dict[str, int])
             except msgspec.DecodeError as error:
                 hint = "restore it, or remove it and let every consumer register again"
                 raise Damaged(f"{self._path.name} cannot be read: {error}", hint=hint) from None
 
     def register(self, name: str, position: Position) -> Position:
-        """A known consumer keeps its place; a new one starts at `position`."""
+        """A known consumer keeps its place; a new one starts at `position`, once that is safely written down."""
         if name not in self._positions:
-            self._store({**self._positions, name: position})
+            try:
+                self._store({**self._positions, name: position})
+            except OSError as error:
+                what = f"consumer {name!r} could not be registered: {error.strerror}"
+                raise Unavailable(what, hint="free disk space, then register again") from error
         return self._positions[name]
 
     def release(self, name: str, position: Position) -> None:
-        """Move a consumer forward; it never moves back."""
+        """Move a consumer forward; it never moves back. `store` writes it down, after what is needless was removed."""
         if name not in self._positions:
             raise NotFound(f"no consumer {name!r} is registered", hint="register it first")
         if position > self._positions[name]:
-            self._store({**self._positions, name: position})
+            self._positions = {**self._positions, name: position}
+
+    def store(self) -> None:
+        """Write the places down. A disk that refuses this is borne: else a full one could never be emptied.
+
+        After a restart such a consumer stands where it stood before, or at the oldest position kept.
+        """
+        if self._positions == self._stored:
+            return
+        try:
+            self._store(self._positions)
+        except OSError as error:
+            logger.warning("places of consumers not stored", extra={"reason": str(error)})
 
     def released(self) -> Position | None:
         """What every consumer has passed; None when there is none, because then nothing is known to be needless."""
@@ -84,4 +103,4 @@ class Consumers:
 
     def _store(self, positions: dict[str, Position]) -> None:
         write_file_atomically(self._disk, self._path, msgspec.json.encode(positions))
-        self._positions = positions
+        self._positions = self._stored = positions

@@ -76,16 +76,17 @@ class TableRegistry:
         return len(self._by_folded)
 
     def check(self, tables: Iterable[str], batch: BatchMessage[EventEnvelope]) -> None:
-        """Refuse a batch with a name that collides; remember the new ones."""
-        for name in tables:
-            if name in self._known:
-                continue
-            full = _full_name(name)
-            present = self._by_folded.get(full.casefold())
-            if present is None and len(self._by_folded) >= self.tables_max:
-                raise _at(batch, name, f"would be table number {len(self) + 1}; server.tables_max is {self.tables_max}")
-            if present is not None and present != full:
+        """Refuse a batch with a name that collides; remember the new ones, unless the batch is refused."""
+        unknown = [(name, _full_name(name)) for name in tables if name not in self._known]
+        fresh: dict[str, str] = {}
+        for name, full in unknown:
+            folded = full.casefold()
+            present = self._by_folded.get(folded) or fresh.setdefault(folded, full)
+            if present != full:
                 raise _at(batch, name, f"differs only in case from {present!r}, which is already a table")
+            if (count := len(self) + len(fresh)) > self.tables_max and folded in fresh:
+                raise _at(batch, name, f"would be table number {count}; server.tables_max is {self.tables_max}")
+        for name, full in unknown:
             self._add(name, full)
 
     def _add(self, name: str, full: str) -> None:

@@ -21,7 +21,15 @@ from aiohttp import ClientConnectionResetError, WSMsgType, web
 from msgspec import UNSET, UnsetType
 
 from dolake.changes import Batch, StreamId
-from dolake.errors import Conflict, DoLakeError, InvalidSequence, MessageValidationError, OutcomeUnknown, Unavailable
+from dolake.errors import (
+    Conflict,
+    DoLakeError,
+    InvalidInput,
+    InvalidSequence,
+    MessageValidationError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from dolake.journal.base import Appended
 from dolake.journal.embedded import EmbeddedJournal
 from dolake.positions import Position
@@ -51,6 +59,7 @@ _OUTBOX_MAX = 1000
 _OUTBOX_WAIT_S = 30.0
 _PERSISTED_MAX = 1024
 _RECEIVING_FOR_MS = 1000
+_SHARD_LENGTH_MAX = 256
 _PING_EVERY_S = 60.0  # finds out that a silent peer is gone; 10,000 idle connections cost 170 pings a second
 ACK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -110,6 +119,7 @@ class Receiver:
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
         """One connection, from its upgrade to its end."""
+        shard = _shard_of(request)
         socket = web.WebSocketResponse(
             decode_text=False,
             compress=False,
@@ -117,7 +127,7 @@ class Receiver:
             max_msg_size=self.settings.current.server.message_size_max_bytes,
         )
         await socket.prepare(request)
-        connection = Connection(self, socket, shard=request.headers.get("X-Shard-Name", "")[:256])
+        connection = Connection(self, socket, shard=shard)
         self._connections[connection.session] = connection
         self.stats.connection_count += 1
         try:
@@ -198,7 +208,8 @@ class Connection:
     def tell_persisted(self, position: Position, path: str) -> None:
         number = None
         while self._unpersisted and self._unpersisted[0][0] <= position:
-            _, number = self._unpersisted.popleft()
+            _, kept = self._unpersisted.popleft()
+            number = kept if number is None else max(number, kept)  # a retry may have come after its successors
         if number is not None:
             self._count_ack("persisted")
             self._post(self._receiver.answers.persisted(number, path, self._limits))
@@ -214,7 +225,7 @@ class Connection:
             message = decode_received(data)
         except DoLakeError as error:
             head = decode_head(data)
-            if head.type == "cdc_batch" and self.session.expected is None:
+            if head.is_batch and self.session.expected is None:
                 self.session.refuse(head.sequence_number)
             self._nack(head.sequence_number, error, head.correlation_id)
             return
@@ -286,6 +297,7 @@ class Connection:
                 )
             stream = stream_of(message, self._shard)
             self._bind(stream)
+            self._shard = stream.shard  # holds for later messages that name none
             point = await receiver.journal.settled(stream)
             if message.source_epoch is not None and message.source_epoch < point.epoch:
                 what = f"epoch {message.source_epoch} of {stream} is over; the stream is in epoch {point.epoch}"
@@ -396,7 +408,7 @@ class Connection:
         self._wake.set()
 
     async def _send_answers(self) -> None:
-        with contextlib.suppress(ClientConnectionResetError, ConnectionResetError):
+        try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
@@ -404,9 +416,12 @@ class Connection:
                     await self._socket.send_frame(self._outbox[0], WSMsgType.TEXT)
                     self._outbox.popleft()
                 self._is_drained.set()
-        self._is_gone = True
-        self._outbox.clear()
-        self._is_drained.set()
+        except (ClientConnectionResetError, ConnectionResetError):
+            pass
+        finally:  # also when the connection ends and cancels us: nobody may go on waiting for answers to go out
+            self._is_gone = True
+            self._outbox.clear()
+            self._is_drained.set()
 
     async def _wait_for_reader(self) -> bool:
         """A client that does not read its answers is not read from either; after a while it is let go."""
@@ -418,3 +433,11 @@ class Connection:
             logger.warning("client does not read its answers", extra={"stream": str(self.session.stream)})
             return False
         return True
+
+
+def _shard_of(request: web.Request) -> str:
+    shard = request.headers.get("X-Shard-Name", "")
+    # Bytes that are no UTF-8 arrive as surrogates; cut off or replaced, two shards could become one stream.
+    if len(shard) > _SHARD_LENGTH_MAX or any("\ud800" <= character <= "\udfff" for character in shard):
+        raise InvalidInput("X-Shard-Name cannot name a shard", hint=f"up to {_SHARD_LENGTH_MAX} characters in UTF-8")
+    return shard

@@ -84,9 +84,16 @@ async def refuse_foreign_origins(request: web.Request, handler: Handler) -> web.
     """Browsers send Origin with sockets and with what changes state; only pages of this machine may do that."""
     origin = request.headers.get("Origin")
     is_reading = request.method in ("GET", "HEAD", "OPTIONS") and "Upgrade" not in request.headers
-    if origin and not is_reading and not _is_loopback(urlsplit(origin).hostname or ""):
+    if origin and not is_reading and not _is_loopback(_host_of(origin)):
         return _error(403, f"pages of {origin[:200]} may not use this server", "forbidden", "use a client, not a page")
     return await handler(request)
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).hostname or ""
+    except ValueError:  # such as http://[
+        return ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,6 +6,7 @@ From server/lifecycle.py, which fills it while the server starts; to operations.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ from dolake.receiver.progress import Progress
 from dolake.server.home import Home
 from dolake.settings import Settings, SettingsStore
 from dolake.wire.messages import ServerState
+
+logger = logging.getLogger(__name__)
 
 
 def now_ms() -> int:
@@ -56,6 +59,7 @@ class Lake:
     async def open(self) -> None:
         """Recover the journal in a thread while /health already answers, then let the receiver work."""
         lake = self.settings.current.lake
+        logger.info("journal recovery started", extra={"journal": str(self.home.journal_path)})
         journal = await asyncio.to_thread(
             open_journal,
             self.home.journal_path,

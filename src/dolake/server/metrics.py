@@ -35,6 +35,11 @@ class _Figures(Collector):
         lake = self._lake
         yield _one_of("dolake_state", "What the server is doing.", "state", _STATES, lake.state)
         yield GaugeMetricFamily("dolake_ready", "1 when a batch sent now can be kept.", value=float(lake.is_ready))
+        what = "Segments of the journal read since the start, and how many there are."
+        segments = GaugeMetricFamily("dolake_recovery_segments", what, labels=["of"])
+        segments.add_metric(["done"], lake.recovery_done)
+        segments.add_metric(["total"], lake.recovery_total)
+        yield segments
         if lake.state == "recovering":
             return
         yield from self._receiver()

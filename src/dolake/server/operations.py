@@ -176,7 +176,7 @@ async def change_settings(request: web.Request) -> web.Response:
     """Validate all, then apply all; says which wait for a restart or are overruled."""
     try:
         patch = msgspec.json.decode(await request.read())
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not JSON: {error}", hint='send an object, e.g. {"maxBufferSize": 1}') from None
     result = await asyncio.to_thread(request.app[LAKE].settings.change, patch)
     return json_response(

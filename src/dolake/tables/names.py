@@ -37,7 +37,7 @@ def problem_with_table_name(name: str) -> str | None:
 def _problem_with_part(part: str) -> str | None:
     if not part:
         return "has an empty part: neither the name nor a part between dots may be empty"
-    if len(part.encode()) > PART_LENGTH_MAX_BYTES:
+    if len(part.encode(errors="surrogatepass")) > PART_LENGTH_MAX_BYTES:
         return f"has a part longer than {PART_LENGTH_MAX_BYTES} bytes"
     if part != part.strip():
         return "begins or ends with a space"

@@ -25,13 +25,14 @@ PROTOCOL_VERSION = 1
 SEQUENCE_MAX = 2**63 - 1
 ROW_ID_LENGTH_MAX = 4096
 EVENTS_MAX = 100_000
+CORRELATION_ID_LENGTH_MAX = 256
 
 Sequence_ = Annotated[int, Meta(ge=1, le=SEQUENCE_MAX)]
 """An event's sequence. It starts at 1, because 0 already means «nothing yet» in lastAckSequence."""
 Count = Annotated[int, Meta(ge=0, le=SEQUENCE_MAX)]
 SourceName = Annotated[str, Meta(min_length=1, max_length=256)]
 ShardName = Annotated[str, Meta(max_length=256)]
-CorrelationId = Annotated[str, Meta(max_length=256)]
+CorrelationId = Annotated[str, Meta(max_length=CORRELATION_ID_LENGTH_MAX)]
 
 AckStatus = Literal["ok", "buffered", "persisted", "duplicate", "fallback"]
 NackReason = Literal[
@@ -391,20 +392,33 @@ def _as_validation_error(error: Exception, allowed: Mapping[str, str] = _ALLOWED
     return MessageValidationError(text, path=path, hint=f"allowed: {words}" if words else "")
 
 
-class MessageHead(Struct, rename="camel", kw_only=True):
+class MessageHead(Struct):
     """As much of a refused message as is needed to answer it."""
 
-    type: str = ""
     sequence_number: int = 0
     correlation_id: str | UnsetType = UNSET
+    is_batch: bool = False
+    """Whether this is a cdc_batch whose number could be read: then that number is refused, and expected again."""
 
 
-_decode_head = msgspec.json.Decoder(MessageHead).decode
+class _AnyHead(Struct, rename="camel"):
+    type: Any = None
+    sequence_number: Any = None
+    correlation_id: Any = None
+
+
+_decode_head = msgspec.json.Decoder(_AnyHead).decode
 
 
 def decode_head(data: bytes) -> MessageHead:
     """Read number and correlation id out of a message that failed to validate, as far as that is possible."""
     try:
-        return _decode_head(data)
+        found = _decode_head(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return MessageHead()
+    head = MessageHead()
+    if type(found.sequence_number) is int and 0 <= found.sequence_number <= SEQUENCE_MAX:
+        head.sequence_number, head.is_batch = found.sequence_number, found.type == "cdc_batch"
+    if isinstance(found.correlation_id, str) and len(found.correlation_id) <= CORRELATION_ID_LENGTH_MAX:
+        head.correlation_id = found.correlation_id
+    return head

@@ -23,6 +23,7 @@ class Session:
 
     def bind(self, stream: StreamId) -> bool:
         """Speak for this stream from now on; True when that is news."""
+        self._refuse_if_taken_over()
         if self.stream is None:
             self.stream = stream
             return True
@@ -36,10 +37,7 @@ class Session:
 
     def expect(self, number: int) -> bool:
         """Check a batch's number; True when it is the next one. A lower one is a retry, judged by the journal."""
-        if self.is_taken_over:
-            raise InvalidSequence(
-                f"a newer connection speaks for {self.stream} now", hint="one writer at a time: close this connection"
-            )
+        self._refuse_if_taken_over()
         if self.expected is not None and number > self.expected:
             raise InvalidSequence(
                 f"batch {number} arrived where {self.expected} was expected",
@@ -54,6 +52,12 @@ class Session:
     def refuse(self, number: int) -> None:
         """This batch was not kept: its number is expected again."""
         self.expected = number if self.expected is None else min(self.expected, number)
+
+    def _refuse_if_taken_over(self) -> None:
+        if self.is_taken_over:
+            raise InvalidSequence(
+                f"a newer connection speaks for {self.stream} now", hint="one writer at a time: close this connection"
+            )
 
 
 class Speakers:

@@ -1,0 +1,122 @@
+"""What a catalog store promises: the pointers of all tables and views, and the lake's published position.
+
+From catalog/tables.py and views.py, which decide what to change; to SQLite or Postgres.
+tests/contracts/test_catalog_store.py holds every backend to it.
+
+1. A name is one thing: a table or a view, never both, within its namespace. 2. `commit` moves all its pointers and
+the published row in one transaction, or nothing; each pointer only if it is still at the version that the caller saw.
+3. What `commit` returned from survives a crash. 4. `snapshot` reads many pointers and the published row at one
+moment: never half of a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from dolake.positions import Position
+
+Namespace = tuple[str, ...]
+Kind = Literal["table", "view"]
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A table or view by its full name."""
+
+    namespace: Namespace
+    name: str
+
+    def __str__(self) -> str:
+        return ".".join((*self.namespace, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Where a table or view is now. `version` rises with each commit."""
+
+    name: Name
+    kind: Kind
+    uuid: str
+    metadata_location: str
+    version: int
+    is_managed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Enter a new name."""
+
+    name: Name
+    kind: Kind
+    uuid: str
+    metadata_location: str
+    is_managed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Point an existing name to new metadata, if it is still at `version`."""
+
+    name: Name
+    kind: Kind
+    version: int
+    metadata_location: str
+    is_managed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The lake-wide row: everything before `position` is in the tables, as written by pipeline number `generation`."""
+
+    position: Position
+    generation: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Swap the published row: only from this position, and only for this generation."""
+
+    from_position: Position
+    to_position: Position
+    generation: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a listing; `next` is the token for the rest, or None at the end."""
+
+    items: list[str]
+    next: str | None
+
+
+class CatalogStore(Protocol):
+    """All calls block; the catalog owns the threads for it."""
+
+    def create_namespace(self, namespace: Namespace, properties: dict[str, str]) -> None: ...
+    def namespace_properties(self, namespace: Namespace) -> dict[str, str]: ...
+    def update_namespace(
+        self, namespace: Namespace, updates: dict[str, str], removals: Sequence[str]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Returns what was updated, removed and missing."""
+
+    def drop_namespace(self, namespace: Namespace) -> None: ...
+    def list_namespaces(self, parent: Namespace, after: str | None, limit: int | None) -> Page: ...
+    def list_names(self, namespace: Namespace, kind: Kind, after: str | None, limit: int | None) -> Page: ...
+    def find(self, name: Name, kind: Kind) -> Pointer: ...
+    def commit(self, changes: Sequence[Create | Move], publish: Publish | None = None) -> list[Pointer]: ...
+    def drop(self, name: Name, kind: Kind) -> Pointer: ...
+    def rename(self, source: Name, target: Name, kind: Kind) -> None: ...
+    def snapshot(self, names: Sequence[Name] | None) -> tuple[list[Pointer], Published]:
+        """These tables (or all of them) and the published row, at one moment."""
+
+    def published(self) -> Published: ...
+    def begin_generation(self) -> Published:
+        """A new pipeline starts: from now on only its generation may publish."""
+
+    def recall_answer(self, key: str, now_ms: int) -> bytes | None: ...
+    def keep_answer(self, key: str, answer: bytes, until_ms: int) -> None: ...
+    def close(self) -> None: ...

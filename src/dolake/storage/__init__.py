@@ -1,0 +1,1 @@
+"""Where tables' files are kept: bytes by location."""

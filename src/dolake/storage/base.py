@@ -1,0 +1,48 @@
+"""What a storage promises: bytes by location, written once and durable when the call returns.
+
+From the catalog, which keeps metadata files here, and the upkeep, which removes what nobody needs. Engines read and
+write the same locations with their own file systems. tests/contracts/test_storage.py holds every backend to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One file below a location."""
+
+    location: str
+    size: int
+    modified_ms: int
+
+
+class Storage(Protocol):
+    """All calls block; the room that uses a storage owns the threads for it."""
+
+    root: str
+    """The warehouse's own location; everything DoLake writes is below it."""
+
+    def read(self, location: str) -> bytes:
+        """The whole file; NotFound when there is none."""
+
+    def write(self, location: str, data: bytes) -> None:
+        """Write a new file, durable when this returns; Conflict when something is there already."""
+
+    def replace(self, location: str, data: bytes) -> None:
+        """Write a file whether it is there or not; readers see the old bytes or the new ones, never a mix."""
+
+    def delete(self, location: str) -> None:
+        """Remove a file; a missing one is no error."""
+
+    def delete_folder(self, location: str) -> None:
+        """Remove everything below a location."""
+
+    def exists(self, location: str) -> bool:
+        """Whether there is a file."""
+
+    def list(self, location: str) -> Iterator[StoredFile]:
+        """Every file below a location."""

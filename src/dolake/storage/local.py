@@ -1,0 +1,110 @@
+"""A folder of this machine as storage. Locations are `file:///...`; a plain path and `file:/...` mean the same.
+
+From catalog/tables.py. Promise: storage/base.py's. Nothing outside the warehouse folder is read or written: a
+location is resolved, links included, before it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from dolake.errors import Conflict, InvalidInput, NotFound
+from dolake.storage.base import StoredFile
+
+
+class LocalStorage:
+    """See the module."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder.resolve()
+        self.root = location_of(self._folder)
+
+    def read(self, location: str) -> bytes:
+        try:
+            return self._path(location).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise NotFound(f"no file at {location}", hint="it may have been removed by hand") from None
+
+    def write(self, location: str, data: bytes) -> None:
+        path = self._path(location)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            raise Conflict(f"a file is already at {location}", hint="files are written once") from None
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        _sync_folder(path.parent)
+
+    def replace(self, location: str, data: bytes) -> None:
+        path = self._path(location)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_bytes(data)
+        temporary.replace(path)
+
+    def delete(self, location: str) -> None:
+        self._path(location).unlink(missing_ok=True)
+
+    def delete_folder(self, location: str) -> None:
+        path = self._path(location)
+        if path == self._folder:
+            raise InvalidInput("the warehouse itself is not removed", hint="name a folder below it")
+        shutil.rmtree(path, ignore_errors=True)
+
+    def exists(self, location: str) -> bool:
+        return self._path(location).is_file()
+
+    def list(self, location: str) -> Iterator[StoredFile]:
+        for path in sorted(self._path(location).rglob("*")):
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file():
+                    found = path.stat()
+                    yield StoredFile(location_of(path), found.st_size, found.st_mtime_ns // 1_000_000)
+
+    def _path(self, location: str) -> Path:
+        path = path_of(location)
+        resolved = path.resolve()
+        if not resolved.is_relative_to(self._folder):
+            raise InvalidInput(f"{location} is outside the warehouse {self.root}", hint="locations lie below it")
+        return resolved
+
+
+def location_of(path: Path) -> str:
+    """The location that engines are given for a path. Not percent-encoded, because most of them do not decode it."""
+    return f"file://{path}"
+
+
+def path_of(location: str) -> Path:
+    """The path behind any of the spellings that engines use."""
+    if location.startswith("file:"):
+        return Path("/" + location.removeprefix("file:").lstrip("/"))
+    if "://" in location:
+        raise InvalidInput(f"{location} is not a local location", hint="this warehouse is a folder: file:///...")
+    return Path(location)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

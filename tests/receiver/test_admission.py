@@ -1,0 +1,178 @@
+"""Who may write what: sizes, fallback, and table names that differ only in case."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dolake.errors import BufferOverflowError, MessageValidationError
+from dolake.positions import CircuitBreakerState
+from dolake.receiver.admission import (
+    TableRegistry,
+    TooLarge,
+    check_event_sizes,
+    check_fallback,
+    check_payload_size,
+)
+from dolake.settings import DoLakeConfig, RateLimitConfig
+from dolake.wire.messages import BatchMessage, EnvelopeBatch, check_events, decode_received
+from tests.support.speaker import batch, event
+
+
+def batch_of(*tables: str) -> EnvelopeBatch:
+    events = [event(sequence, table=table) for sequence, table in enumerate(tables, 1)]
+    message = decode_received(json.dumps(batch(1, events)).encode())
+    assert isinstance(message, BatchMessage)
+    return message
+
+
+def take(registry: TableRegistry, *tables: str) -> None:
+    message = batch_of(*tables)
+    registry.check(check_events(message), message)
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_of_exactly_the_limit_is_taken() -> None:
+    check_payload_size(b"x" * 100, RateLimitConfig(max_payload_size=100))
+
+
+def test_a_larger_message_is_refused_with_both_numbers() -> None:
+    with pytest.raises(TooLarge, match="101 bytes, more than max_payload_size 100") as caught:
+        check_payload_size(b"x" * 101, RateLimitConfig(max_payload_size=100))
+    assert caught.value.size_max == 100
+    assert not caught.value.is_event
+    assert not caught.value.retryable
+    assert "split" in caught.value.hint
+
+
+def of_size(sequence: int, size: int) -> dict[str, Any]:
+    """An event that takes exactly this many bytes as JSON."""
+    bare = event(sequence, after={"pad": ""})
+    return bare | {"after": {"pad": "x" * (size - len(json.dumps(bare)))}}
+
+
+def test_an_event_of_exactly_the_limit_is_taken() -> None:
+    data = json.dumps(batch(1, [of_size(1, 500), of_size(2, 500)])).encode()
+    check_event_sizes(data, RateLimitConfig(max_event_size=500))
+
+
+def test_a_larger_event_is_refused_with_its_index() -> None:
+    data = json.dumps(batch(1, [of_size(1, 400), of_size(2, 501)])).encode()
+    with pytest.raises(TooLarge, match=r"events\[1\] has 501 bytes, more than max_event_size 500") as caught:
+        check_event_sizes(data, RateLimitConfig(max_event_size=500))
+    assert caught.value.size_max == 500
+    assert caught.value.is_event
+
+
+# --- fallback --------------------------------------------------------------------------------------------------------
+
+
+def test_while_publishing_works_fallback_settings_do_not_matter() -> None:
+    check_fallback("closed", 10**9, DoLakeConfig(enable_fallback=False, max_fallback_size=0))
+
+
+@pytest.mark.parametrize("breaker", ["open", "half-open"])
+def test_while_publishing_fails_the_journal_takes_changes_up_to_the_fallback_size(breaker: CircuitBreakerState) -> None:
+    check_fallback(breaker, 99, DoLakeConfig(max_fallback_size=100))
+    with pytest.raises(BufferOverflowError, match="100 bytes") as caught:
+        check_fallback(breaker, 100, DoLakeConfig(max_fallback_size=100))
+    assert "max_fallback_size" in caught.value.hint
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize("breaker", ["open", "half-open"])
+def test_without_fallback_changes_are_refused_while_publishing_fails(breaker: CircuitBreakerState) -> None:
+    with pytest.raises(BufferOverflowError, match="enable_fallback is false"):
+        check_fallback(breaker, 0, DoLakeConfig(enable_fallback=False))
+
+
+# --- table names -----------------------------------------------------------------------------------------------------
+
+
+def test_a_table_may_be_named_again() -> None:
+    registry = TableRegistry([], 10)
+    take(registry, "orders", "users")
+    take(registry, "users", "orders")
+    assert len(registry) == 2
+
+
+def test_a_name_that_differs_only_in_case_is_refused_with_index_and_both_names() -> None:
+    registry = TableRegistry([], 10)
+    take(registry, "Orders")
+    with pytest.raises(MessageValidationError, match=r"'orders' differs only in case from 'default\.Orders'") as caught:
+        take(registry, "users", "users", "orders")
+    assert caught.value.path == "$.events[2].table"
+
+
+@pytest.mark.parametrize("other", ["SHOP.orders", "shop.ORDERS", "Shop.Orders"])
+def test_namespaces_collide_by_case_too(other: str) -> None:
+    registry = TableRegistry(["shop.orders"], 10)
+    with pytest.raises(MessageValidationError, match="differs only in case"):
+        take(registry, other)
+
+
+def test_a_bare_name_and_the_default_namespace_are_one_table() -> None:
+    registry = TableRegistry(["orders"], 10)
+    take(registry, "default.orders")
+    assert len(registry) == 1
+    with pytest.raises(MessageValidationError, match="differs only in case"):
+        take(registry, "default.Orders")
+
+
+def test_equal_tables_of_two_namespaces_do_not_collide() -> None:
+    registry = TableRegistry([], 10)
+    take(registry, "eu.orders", "us.orders", "orders")
+    assert len(registry) == 3
+
+
+def test_two_spellings_in_one_batch_are_refused() -> None:
+    with pytest.raises(MessageValidationError, match="differs only in case"):
+        take(TableRegistry([], 10), "orders", "ORDERS")
+
+
+def test_a_refused_batch_makes_no_table_known() -> None:
+    registry = TableRegistry(["users"], 10)
+    with pytest.raises(MessageValidationError):
+        take(registry, "Orders", "Users")
+    assert len(registry) == 1
+    take(registry, "orders")
+
+
+def test_there_is_a_most_of_tables() -> None:
+    registry = TableRegistry(["a"], 2)
+    take(registry, "b")
+    with pytest.raises(MessageValidationError, match=r"number 3; server\.tables_max is 2") as caught:
+        take(registry, "a", "c")
+    assert caught.value.path == "$.events[1].table"
+    take(registry, "a", "b")
+
+
+def test_a_batch_that_would_pass_the_limit_half_way_makes_no_table_known() -> None:
+    registry = TableRegistry([], 1)
+    with pytest.raises(MessageValidationError):
+        take(registry, "a", "b")
+    take(registry, "b")
+
+
+def test_another_spelling_of_a_known_table_is_no_further_table() -> None:
+    registry = TableRegistry(["a", "b"], 2)
+    take(registry, "default.a", "default.b")
+    assert len(registry) == 2
+
+
+def test_the_most_of_tables_can_be_raised_while_running() -> None:
+    registry = TableRegistry(["a"], 1)
+    registry.tables_max = 2
+    take(registry, "b")
+
+
+def test_tables_known_from_the_journal_count() -> None:
+    registry = TableRegistry(["Orders", "default.users"], 10)
+    assert len(registry) == 2
+    take(registry, "users")
+    with pytest.raises(MessageValidationError, match="differs only in case"):
+        take(registry, "orders")

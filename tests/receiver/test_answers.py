@@ -1,0 +1,268 @@
+"""What the server says back: every ack, nack and status, field by field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+
+from dolake.errors import (
+    BufferOverflowError,
+    Damaged,
+    DoLakeError,
+    InvalidSequence,
+    MessageValidationError,
+    OutcomeUnknown,
+    Unavailable,
+)
+from dolake.journal.base import Appended
+from dolake.journal.embedded import open_journal
+from dolake.receiver.admission import TooLarge
+from dolake.receiver.answers import Answers, retry_delay_ms, suggested_delay_ms
+from dolake.receiver.progress import Progress
+from dolake.settings import JournalSettings, RateLimitConfig
+from dolake.wire.messages import encode
+from tests.support.aio import run
+from tests.support.disk import Clock
+
+LIMITS = RateLimitConfig()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "journal"
+
+
+@asynccontextmanager
+async def answering(home: Path) -> AsyncIterator[tuple[Answers, Progress, Clock]]:
+    clock = Clock()
+    journal = open_journal(home, JournalSettings(segment_size_bytes=65_536), window_ms=1000, clock_ms=clock)
+    progress = Progress(clock)
+    try:
+        yield Answers(journal, progress, clock), progress, clock
+    finally:
+        await journal.close()
+
+
+def ack_of(home: Path, appended: Appended | None, *, correlation_id: Any = UNSET, breaker: Any = "closed") -> Any:
+    async def story() -> Any:
+        async with answering(home) as (answers, progress, _):
+            progress.breaker = breaker
+            return json.loads(answers.ack(7, appended, correlation_id, LIMITS))
+
+    return run(story())
+
+
+def nack_of(home: Path, error: DoLakeError, *, correlation_id: Any = UNSET, is_closing: bool = False) -> Any:
+    async def story() -> Any:
+        async with answering(home) as (answers, _, _clock):
+            said = answers.nack(7, error, correlation_id, retry_delay_ms=250, is_closing=is_closing)
+            return json.loads(said)
+
+    return run(story())
+
+
+# --- acks ------------------------------------------------------------------------------------------------------------
+
+
+def test_new_changes_are_buffered_with_position_and_details(home: Path) -> None:
+    ack = ack_of(home, Appended(end=30, change_count=3, duplicate_count=2))
+    assert ack["type"] == "ack"
+    assert ack["timestamp"] == Clock().now_ms
+    assert ack["sequenceNumber"] == 7
+    assert ack["status"] == "buffered"
+    assert isinstance(ack["batchId"], str)
+    assert ack["details"] == {
+        "eventsProcessed": 5,
+        "bufferUtilization": 0.0,
+        "circuitBreakerState": "closed",
+        "position": 30,
+    }
+    assert "correlationId" not in ack
+
+
+def test_known_changes_are_a_duplicate(home: Path) -> None:
+    ack = ack_of(home, Appended(end=30, change_count=0, duplicate_count=4))
+    assert ack["status"] == "duplicate"
+    assert ack["details"]["eventsProcessed"] == 4
+
+
+def test_what_needed_no_writing_is_ok(home: Path) -> None:
+    ack = ack_of(home, None)
+    assert ack["status"] == "ok"
+    assert ack["details"]["eventsProcessed"] == 0
+    assert "batchId" not in ack
+    assert "position" not in ack["details"]
+
+
+@pytest.mark.parametrize("breaker", ["open", "half-open"])
+def test_changes_taken_while_publishing_fails_are_fallback(home: Path, breaker: str) -> None:
+    ack = ack_of(home, Appended(end=30, change_count=3), breaker=breaker)
+    assert ack["status"] == "fallback"
+    assert ack["details"]["circuitBreakerState"] == breaker
+
+
+def test_a_duplicate_stays_a_duplicate_while_publishing_fails(home: Path) -> None:
+    assert ack_of(home, Appended(end=30, change_count=0, duplicate_count=1), breaker="open")["status"] == "duplicate"
+
+
+@pytest.mark.parametrize("correlation_id", ["c-1", "", "Zoë"])
+def test_the_correlation_id_is_echoed(home: Path, correlation_id: str) -> None:
+    assert ack_of(home, None, correlation_id=correlation_id)["correlationId"] == correlation_id
+    assert nack_of(home, Unavailable("x"), correlation_id=correlation_id)["correlationId"] == correlation_id
+
+
+def test_an_ack_says_how_long_it_is_until_the_next_flush(home: Path) -> None:
+    async def story() -> None:
+        async with answering(home) as (answers, progress, clock):
+            progress.next_flush_ms = clock() + 1500
+            assert json.loads(answers.ack(1, None, UNSET, LIMITS))["details"]["timeUntilFlush"] == 1500
+            clock.move(2000)
+            assert json.loads(answers.ack(1, None, UNSET, LIMITS))["details"]["timeUntilFlush"] == 0
+
+    run(story())
+
+
+def test_persisted_carries_the_path_and_the_committed_position(home: Path) -> None:
+    async def story() -> Any:
+        async with answering(home) as (answers, progress, _):
+            progress.add_durable(30, 1, 1, 1)
+            progress.published(20, "warehouse/default/users")
+            return json.loads(answers.persisted(7, "warehouse/default/users", LIMITS))
+
+    ack = run(story())
+    assert (ack["type"], ack["status"], ack["sequenceNumber"]) == ("ack", "persisted", 7)
+    assert ack["details"]["persistedPath"] == "warehouse/default/users"
+    assert ack["details"]["position"] == 20
+
+
+# --- nacks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "should_retry"),
+    [
+        (MessageValidationError("bad", path="$.events[1].rowId"), "invalid_format", False),
+        (TooLarge("large", size_max=9, is_event=False), "payload_too_large", False),
+        (TooLarge("large", size_max=9, is_event=True), "event_too_large", False),
+        (BufferOverflowError("full"), "buffer_full", True),
+        (InvalidSequence("gap", expected=5), "invalid_sequence", True),
+        (InvalidSequence("taken over"), "invalid_sequence", False),
+        (OutcomeUnknown("sync failed"), "internal_error", True),
+        (Damaged("broken"), "internal_error", True),
+        (Unavailable("later"), "internal_error", True),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_every_refusal_has_its_reason_and_says_whether_to_send_again(
+    home: Path, error: DoLakeError, reason: str, should_retry: bool
+) -> None:
+    nack = nack_of(home, error)
+    assert nack["type"] == "nack"
+    assert nack["timestamp"] == Clock().now_ms
+    assert nack["sequenceNumber"] == 7
+    assert nack["reason"] == reason
+    assert nack["shouldRetry"] is should_retry
+    assert error.message in nack["errorMessage"]
+
+
+def test_while_the_server_stops_unavailable_means_shutting_down(home: Path) -> None:
+    nack = nack_of(home, Unavailable("the journal is closed"), is_closing=True)
+    assert nack["reason"] == "shutting_down"
+    assert nack["shouldRetry"] is True
+    assert nack["retryDelayMs"] == 250
+
+
+def test_a_full_journal_is_full_also_while_the_server_stops(home: Path) -> None:
+    assert nack_of(home, BufferOverflowError("full"), is_closing=True)["reason"] == "buffer_full"
+
+
+def test_who_may_send_again_is_told_when(home: Path) -> None:
+    assert nack_of(home, BufferOverflowError("full"))["retryDelayMs"] == 250
+    assert "retryDelayMs" not in nack_of(home, MessageValidationError("bad"))
+
+
+def test_a_gap_names_the_expected_number_and_needs_no_delay(home: Path) -> None:
+    nack = nack_of(home, InvalidSequence("gap", expected=5))
+    assert nack["expectedSequenceNumber"] == 5
+    assert "retryDelayMs" not in nack
+
+
+@pytest.mark.parametrize("is_event", [True, False])
+def test_a_size_violation_names_the_limit(home: Path, is_event: bool) -> None:
+    assert nack_of(home, TooLarge("large", size_max=4096, is_event=is_event))["maxSize"] == 4096
+
+
+def test_a_bad_message_is_told_the_place_the_problem_and_a_hint(home: Path) -> None:
+    nack = nack_of(home, MessageValidationError("Expected `str`", path="$.events[3].rowId", hint="send text"))
+    assert nack["errorMessage"] == "events[3].rowId: Expected `str` (send text)"
+    assert nack["details"] == [{"path": "$.events[3].rowId", "message": "Expected `str`", "hint": "send text"}]
+
+
+# --- delays ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("utilization", [0.0, 0.5, 0.7999])
+def test_below_the_threshold_no_delay_is_suggested(utilization: float) -> None:
+    assert suggested_delay_ms(utilization, LIMITS) == 0
+
+
+def test_from_the_threshold_on_the_suggested_delay_grows_to_the_longest() -> None:
+    delays = [suggested_delay_ms(percent / 100, LIMITS) for percent in range(80, 101)]
+    assert delays[0] == LIMITS.base_retry_delay_ms
+    assert delays[-1] == LIMITS.max_retry_delay_ms
+    assert delays == sorted(set(delays))
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.8, 1.0])
+def test_the_threshold_is_a_setting(threshold: float) -> None:
+    limits = RateLimitConfig(backpressure_threshold=threshold)
+    assert suggested_delay_ms(threshold - 0.01, limits) == 0
+    assert suggested_delay_ms(threshold, limits) > 0
+    assert suggested_delay_ms(1.0, limits) == limits.max_retry_delay_ms
+
+
+def test_retry_delays_double_up_to_the_longest() -> None:
+    delays = [retry_delay_ms(refusals, LIMITS) for refusals in range(12)]
+    assert delays[:4] == [100, 200, 400, 800]
+    assert delays[-1] == 30_000
+    assert retry_delay_ms(10**6, LIMITS) == 30_000
+
+
+# --- the status ------------------------------------------------------------------------------------------------------
+
+
+def test_the_status_counts_what_waits(home: Path) -> None:
+    async def story() -> None:
+        async with answering(home) as (answers, progress, clock):
+            empty = json.loads(encode(answers.status("idle", 0)))
+            assert empty == {
+                "type": "status",
+                "timestamp": clock(),
+                "state": "idle",
+                "buffer": {"batchCount": 0, "eventCount": 0, "totalSizeBytes": 0, "utilization": 0.0},
+                "connectedSources": 0,
+            }
+            progress.add_durable(10, 2, 700, 111)
+            progress.published(4, "somewhere")
+            progress.next_flush_ms = 222
+            full = json.loads(encode(answers.status("receiving", 3)))
+            assert full["state"] == "receiving"
+            assert full["connectedSources"] == 3
+            assert full["buffer"] == {
+                "batchCount": 2,
+                "eventCount": 6,
+                "totalSizeBytes": 700,
+                "utilization": 0.0,
+                "oldestBatchTime": 111,
+                "newestBatchTime": 111,
+            }
+            assert full["lastFlushTime"] == clock()
+            assert full["nextFlushTime"] == 222
+
+    run(story())

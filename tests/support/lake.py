@@ -1,0 +1,60 @@
+"""A server inside the test's own event loop, for what no other process lets one order: clock, disk, publishing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from dolake.changes import Batch, StreamId
+from dolake.server.app import build_app
+from dolake.server.home import Home
+from dolake.server.lake import Lake, now_ms
+from dolake.settings import SettingsStore, load_settings
+
+
+def settings_of(home: Path | None = None, **flags: Any) -> SettingsStore:
+    """Settings by key, with `__` for the dot: `settings_of(lake__max_fallback_size=0)`."""
+    named = {name.replace("__", "."): value for name, value in flags.items()}
+    return load_settings(home=home, config_file=None, environ={}, flags=named)
+
+
+@asynccontextmanager
+async def serving(lake: Lake) -> AsyncIterator[str]:
+    """The routes of this lake on a loopback port, whatever state it is in."""
+    runner = web.AppRunner(build_app(lake), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def running_lake(
+    home: Path, *, clock_ms: Callable[[], int] = now_ms, settings: SettingsStore | None = None
+) -> AsyncIterator[tuple[Lake, str]]:
+    """A lake that is open, and its address."""
+    with Home(home) as locked:
+        lake = Lake(locked, settings or settings_of(), clock_ms)
+        async with serving(lake) as url:
+            await lake.open()
+            try:
+                yield lake, url
+            finally:
+                await lake.close()
+
+
+def batch_of(first: int, last: int, *, source: str = "source-1", number: int = 1) -> Batch:
+    """A batch as the receiver gives it to the journal."""
+    events = ",".join(
+        f'{{"sequence":{sequence},"timestamp":1,"operation":"DELETE","table":"users","rowId":"r{sequence}"}}'
+        for sequence in range(first, last + 1)
+    )
+    payload = f'{{"type":"cdc_batch","sourceDoId":"{source}","sequenceNumber":{number},"events":[{events}]}}'
+    return Batch(StreamId(source), 0, number, first, last, last - first + 1, ("users",), payload.encode())
