@@ -10,7 +10,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -63,7 +63,7 @@ def test_a_record_decodes_to_the_batch_that_was_encoded(
     assert record.is_intact(data, header)
     assert (header.kind, header.position, header.synced) == (Kind.BATCH, position, synced)
     assert header.end == position + batch.change_count
-    kept = record.decode_batch(header, data[HEADER_SIZE : HEADER_SIZE + header.body_length])
+    kept = record.decode_batch(header, memoryview(data)[HEADER_SIZE : HEADER_SIZE + header.body_length])
     assert (kept.position, kept.end, kept.change_count) == (position, header.end, batch.change_count)
     assert (kept.stream, kept.epoch, kept.number) == (batch.stream, batch.epoch, batch.number)
     assert (kept.sequence_first, kept.sequence_last) == (batch.sequence_first, batch.sequence_last)
@@ -148,7 +148,7 @@ def test_a_checkpoint_remembers_every_stream_and_table(known: dict[StreamId, Str
     assert header is not None
     assert header.kind is Kind.CHECKPOINT
     assert header.end == 9
-    assert record.decode_checkpoint(header, data[HEADER_SIZE:]) == (known, tables)
+    assert record.decode_checkpoint(header, memoryview(data)[HEADER_SIZE:]) == (known, tables)
 
 
 @pytest.mark.parametrize("size", range(9))

@@ -16,7 +16,7 @@ from dolake.receiver.admission import (
     check_fallback,
     check_payload_size,
 )
-from dolake.settings import DoLakeConfig, RateLimitConfig
+from dolake.settings import DoLakeConfig, JournalSettings, RateLimitConfig
 from dolake.wire.messages import BatchMessage, EnvelopeBatch, check_events, decode_received
 from tests.support.speaker import batch, event
 
@@ -36,13 +36,19 @@ def take(registry: TableRegistry, *tables: str) -> None:
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_message_that_could_never_fit_into_the_journal_is_too_large() -> None:
+    with pytest.raises(TooLarge, match=r"half of journal\.size_max_bytes") as refusal:
+        check_payload_size(b"x" * 100_001, RateLimitConfig(), JournalSettings(size_max_bytes=200_000))
+    assert refusal.value.size_max == 100_000
+
+
 def test_a_message_of_exactly_the_limit_is_taken() -> None:
-    check_payload_size(b"x" * 100, RateLimitConfig(max_payload_size=100))
+    check_payload_size(b"x" * 100, RateLimitConfig(max_payload_size=100), JournalSettings())
 
 
 def test_a_larger_message_is_refused_with_both_numbers() -> None:
     with pytest.raises(TooLarge, match="101 bytes, more than max_payload_size 100") as caught:
-        check_payload_size(b"x" * 101, RateLimitConfig(max_payload_size=100))
+        check_payload_size(b"x" * 101, RateLimitConfig(max_payload_size=100), JournalSettings())
     assert caught.value.size_max == 100
     assert not caught.value.is_event
     assert not caught.value.retryable
@@ -176,3 +182,20 @@ def test_tables_known_from_the_journal_count() -> None:
     take(registry, "users")
     with pytest.raises(MessageValidationError, match="differs only in case"):
         take(registry, "orders")
+
+
+def test_namespaces_that_differ_only_in_case_are_refused() -> None:
+    registry = TableRegistry(["shop.orders"], 10)
+    with pytest.raises(MessageValidationError, match="namespace that differs only in case from 'shop'"):
+        take(registry, "Shop.users")
+    take(registry, "shop.users", "shop.eu.orders")
+    with pytest.raises(MessageValidationError, match=r"namespace that differs only in case from 'shop\.eu'"):
+        take(registry, "shop.EU.users")
+
+
+def test_a_name_of_a_batch_that_was_not_kept_is_forgotten() -> None:
+    registry = TableRegistry(["users"], 2)
+    message = batch_of("Orders", "users")
+    registry.forget(registry.check(check_events(message), message))
+    assert len(registry) == 1
+    take(registry, "orders")

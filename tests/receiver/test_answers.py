@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ LIMITS = RateLimitConfig()
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "journal"
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
 
 
 @asynccontextmanager

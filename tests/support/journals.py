@@ -150,7 +150,7 @@ def segments_of(directory: Path) -> list[Path]:
 
 
 class GatedDisk(FailingDisk):
-    """A disk on which a test decides when a sync goes on; `arrived_count` says how many have begun while it was held."""
+    """A disk on which a test decides when a sync goes on; `arrived_count` of them have begun while it was held."""
 
     def __init__(self) -> None:
         super().__init__()

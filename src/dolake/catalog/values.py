@@ -1,4 +1,4 @@
-"""Reading one value out of a JSON object that a stranger sent. A value that is missing or of another kind is InvalidInput.
+"""Reading one value out of a JSON object that a stranger sent. Missing, or of another kind, it is InvalidInput.
 
 From every module of the metadata engine; the messages name the field, as Iceberg's own parsers do.
 """

@@ -106,11 +106,11 @@ class ChildServer:
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         self._running().send_signal(signal.SIGTERM)
-        return self.wait_exit()
+        return self.wait_exit(_STOP_WAIT_S)
 
-    def wait_exit(self) -> int:
+    def wait_exit(self, timeout_s: float | None = None) -> int:
         """Wait for a server that ends by itself; returns its exit code."""
-        code = self._running().wait(timeout=_STOP_WAIT_S)
+        code = self._running().wait(timeout_s)
         self._process = None
         return code
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from dolake.cli.serve import HomeOption
+from dolake.errors import NotFound
 from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record
 from dolake.journal.repair import check_journal, repair_journal
@@ -50,7 +51,7 @@ def dump(
 @app.command("check")
 def check(home: HomeOption = Path("dolake-home")) -> None:
     """Verify every checksum and say what is damaged. Changes nothing; stop the server first for a full check."""
-    report = check_journal(home / "journal")
+    report = check_journal(_journal_of(home))
     console = Console(highlight=False)
     for problem in report.problems:
         console.print(f"damaged: {problem}", style="red", markup=False)
@@ -68,11 +69,20 @@ def repair(
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it only says what it would do.")] = False,
 ) -> None:
     """Set damaged bytes aside and keep everything else. The lost changes become a gap that is written down."""
+    _journal_of(home)
     with Home(home) as locked:
         for line in repair_journal(locked.journal_path, is_dry_run=not yes):
             typer.echo(line)
     if not yes:
         typer.echo("nothing was changed; add --yes to do this")
+
+
+def _journal_of(home: Path) -> Path:
+    """Where the journal is. «0 problems» about a folder that was mistyped would be a lie, and to make it a surprise."""
+    directory = home / "journal"
+    if not directory.is_dir():
+        raise NotFound(f"no journal in {home}", hint="--home names the server's folder, which has `journal` in it")
+    return directory
 
 
 def _lines(record: Record, *, with_events: bool) -> list[str]:

@@ -1,6 +1,6 @@
 """The client as callers see it: connect, send, put, drain. The one implementation; sync.py only wraps it.
 
-    async with connect("http://localhost:8484", source="shop") as lake:
+    async with connect("http://localhost:8787", source="shop") as lake:
         receipt = await lake.send({"table": "orders", "operation": "INSERT", "rowId": "7", "after": {"id": 7}})
 
 From whoever has changes; to conversation.py, which brings them to the server. Promise: when send() returns, its changes

@@ -147,7 +147,7 @@ class Conversation:
         """Nothing goes out any more: whoever waits gets this error, or OutcomeUnknown where that is the truth."""
         if self.failure is None:
             self.failure = error
-        self.window.fail_all(lambda _, was_sent: _final_error(error, was_sent))
+        self.window.fail_all(lambda _, is_in_doubt: _final_error(error, is_in_doubt))
         for event in (self.connected, self.room, self.empty):
             event.set()
 
@@ -312,7 +312,8 @@ class Conversation:
             self.problem = error_of(nack)
             wait_ms = self._retry.next_ms() if nack.retry_delay_ms is UNSET else float(nack.retry_delay_ms)
             expected = None if nack.expected_sequence_number is UNSET else nack.expected_sequence_number
-            self.window.go_back(batch, expected)
+            # After an internal error nobody knows whether the batch reached the disk.
+            self.window.go_back(batch, expected, is_in_doubt=nack.reason == "internal_error")
             self._pace.pause(wait_ms, _now_s())
             logger.warning("batch refused for now", extra={"reason": nack.reason, "wait_ms": round(wait_ms)})
         elif nack.reason == "payload_too_large" and len(batch.entries) > 1:
@@ -371,8 +372,8 @@ def _refusal(nack: NackMessage, sequence: int, count: int) -> errors.DoLakeError
     return error
 
 
-def _final_error(error: errors.DoLakeError, was_sent: bool) -> errors.DoLakeError:
-    if was_sent and isinstance(error, errors.Unavailable):
+def _final_error(error: errors.DoLakeError, is_in_doubt: bool) -> errors.DoLakeError:
+    if is_in_doubt and isinstance(error, errors.Unavailable):
         return errors.OutcomeUnknown(
             f"changes were sent and never answered: {error.message}",
             hint="connect again under the same source: last_durable_sequence tells which of them are durable",

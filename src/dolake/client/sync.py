@@ -1,6 +1,6 @@
 """The client for code without async: the same methods, each waiting for aio.py's on a loop in a thread of its own.
 
-    with connect("http://localhost:8484", source="shop") as lake:
+    with connect("http://localhost:8787", source="shop") as lake:
         receipt = lake.send({"table": "orders", "operation": "INSERT", "rowId": "7", "after": {"id": 7}})
 
 Promise: aio.py's, from any number of threads at once. Ctrl-C ends the wait it meets; what was queued still goes out,

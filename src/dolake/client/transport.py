@@ -50,7 +50,7 @@ class Address:
         if secure is None or not parts.netloc:
             raise errors.InvalidInput(
                 f"{url!r} is not the address of a lake",
-                hint="write it like http://localhost:8484 or wss://host/base/ws",
+                hint="write it like http://localhost:8787 or wss://host/base/ws",
             )
         base = parts.path.rstrip("/").removesuffix("/ws")
         return cls(f"ws{secure}://{parts.netloc}{base}/ws", f"http{secure}://{parts.netloc}{base}")

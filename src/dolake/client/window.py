@@ -86,6 +86,8 @@ class Entry:
     event: bytes
     ticket: Ticket
     sent_count: int = 0
+    is_in_doubt: bool = False
+    """Sent, and neither acknowledged nor surely refused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -154,6 +156,7 @@ class Window:
             previous = entry.sequence
             retry_count = max(retry_count, entry.sent_count)
             entry.sent_count += 1
+            entry.is_in_doubt = True
             self._sequence_sent = max(self._sequence_sent, entry.sequence)
         self._attempt_count += 1
         batch = Batch(self._number_next, f"b{self._attempt_count}", entries, size_bytes, retry_count)
@@ -179,14 +182,17 @@ class Window:
             for entry in done.entries:
                 self._complete(entry, done.position, is_duplicate=done.is_duplicate or entry.sequence <= known)
 
-    def go_back(self, batch: Batch, expected: int | None = None) -> None:
+    def go_back(self, batch: Batch, expected: int | None = None, *, is_in_doubt: bool = False) -> None:
         """Take this batch and all after it out of flight, to be sent again from its number, or from `expected`.
 
         The server keeps nothing that comes after a batch it refused, so all of it must be sent again, in order.
         """
         first = batch.number if expected is None else min(batch.number, expected)
         while self._flight and self._flight[-1].number >= first:
-            self._waiting.extendleft(reversed(self._flight.pop().entries))
+            entries = self._flight.pop().entries
+            for entry in entries:
+                entry.is_in_doubt = is_in_doubt
+            self._waiting.extendleft(reversed(entries))
         self._number_next = batch.number if expected is None else expected
 
     def refuse(self, batch: Batch, culprits: Sequence[Entry], error_of: Callable[[int, int], DoLakeError]) -> None:
@@ -245,15 +251,15 @@ class Window:
         return durable_sequence > before
 
     def fail_all(self, error_of: Callable[[Ticket, bool], DoLakeError]) -> None:
-        """Fail every ticket that has changes here. `error_of` is told whether any of these were ever sent."""
+        """Fail every ticket that has changes here. `error_of` is told whether any of these may be durable after all."""
         self.disconnect()
-        was_sent: dict[Ticket, bool] = {}
+        doubtful: dict[Ticket, bool] = {}
         for entry in self._waiting:
-            was_sent[entry.ticket] = was_sent.get(entry.ticket, False) or entry.sent_count > 0
+            doubtful[entry.ticket] = doubtful.get(entry.ticket, False) or entry.is_in_doubt
         self._waiting.clear()
         self._count = self._bytes = 0
-        for ticket, sent in was_sent.items():
-            ticket.fail(error_of(ticket, sent))
+        for ticket, is_in_doubt in doubtful.items():
+            ticket.fail(error_of(ticket, is_in_doubt))
 
     def _complete(self, entry: Entry, position: Position | None, *, is_duplicate: bool) -> None:
         self._forget(entry)

@@ -47,7 +47,8 @@ def is_new(point: StreamPoint, batch: Batch) -> bool:
 class Span:
     """A stretch of the journal that holds recent changes of one stream (and of others between them)."""
 
-    sequence_first: int
+    before: int
+    """The stream's highest durable sequence before this stretch: what is above it and not found here was never sent."""
     sequence_last: int
     segment: Position
     offset: int
@@ -68,15 +69,15 @@ class RecentChanges:
         self,
         stream: StreamId,
         epoch: int,
-        first: int,
         last: int,
         *,
+        before: int,
         segment: Position,
         offset: int,
         end: Position,
         now_ms: int,
     ) -> None:
-        """Remember one record that became durable at `now_ms`."""
+        """Remember one record that became durable at `now_ms`, when the stream was at `before`."""
         spans = self._spans.setdefault((stream, epoch), deque())
         newest = spans[-1] if spans else None
         if (
@@ -88,7 +89,7 @@ class RecentChanges:
             newest.sequence_last, newest.end, newest.newest_ms = last, end, now_ms
             newest.record_count += 1
         else:
-            spans.append(Span(first, last, segment, offset, end, now_ms, now_ms))
+            spans.append(Span(before, last, segment, offset, end, now_ms, now_ms))
         self._forget(spans, now_ms)
 
     def since(self, stream: StreamId, epoch: int, now_ms: int) -> list[Span]:
@@ -109,13 +110,13 @@ class RecentChanges:
             spans.popleft()
 
 
-def check_same(batch: Batch, known_last: int, remembered_first: int, records: Iterable[Record]) -> None:
+def check_same(batch: Batch, known_last: int, forgotten_last: int, records: Iterable[Record]) -> None:
     """Compare the changes of a resent batch with what the journal holds; raises InvalidSequence where they differ.
 
-    Changes up to `known_last` are durable; those from `remembered_first` on must be found in `records`.
+    Changes up to `known_last` are durable; those beyond `forgotten_last` must be found in `records`.
     """
     events = decode_raw_batch(batch.payload).events
-    wanted = {event.sequence: event for event in events if remembered_first <= event.sequence <= known_last}
+    wanted = {event.sequence: event for event in events if forgotten_last < event.sequence <= known_last}
     for record in records:
         if not wanted:
             return

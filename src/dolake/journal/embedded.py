@@ -142,13 +142,17 @@ class EmbeddedJournal:
     def point(self, stream: StreamId) -> StreamPoint:
         return self._writer.streams.get(stream, StreamPoint())
 
+    def admitted(self, stream: StreamId) -> StreamPoint:
+        """How far this stream is durable or on its way to the disk."""
+        return self._admitted.get(stream) or self.point(stream)
+
     async def append(self, batch: Batch) -> Ticket:
         loop, era = asyncio.get_running_loop(), self._era
         duplicate_count = 0
         while True:
             self._refuse_if_stopped()
             self._refuse_overtaking(batch, era)
-            point = self._admitted.get(batch.stream) or self.point(batch.stream)
+            point = self.admitted(batch.stream)
             if not self.is_deduplicating or dedup.is_new(point, batch):
                 return self._enqueue(batch, duplicate_count, loop)
             if pending := self._pending.get(batch.stream):
@@ -225,13 +229,13 @@ class EmbeddedJournal:
             return  # older than the window: its sequence alone says that it is durable
         records = self._reader.read_at(touched[0].segment, touched[0].offset, touched[-1].end)
         with contextlib.suppress(NotFound):  # its segment was removed this very moment
-            dedup.check_same(batch, point.sequence, kept[0].sequence_first, records)
+            dedup.check_same(batch, point.sequence, kept[0].before, records)
 
     def _enqueue(self, batch: Batch, duplicate_count: int, loop: asyncio.AbstractEventLoop) -> Ticket:
         meta = record.meta_of(batch)
         size = record.size_of(meta, batch.payload)
         entry = Entry(batch, meta, size, duplicate_count, self._era, loop, loop.create_future())
-        self._admitted[batch.stream] = moved(self._admitted.get(batch.stream) or self.point(batch.stream), batch)
+        self._admitted[batch.stream] = moved(self.admitted(batch.stream), batch)
         self._pending[batch.stream] = entry
         self.in_flight_bytes += size
         self._writer.submit(entry)
@@ -272,8 +276,8 @@ class EmbeddedJournal:
         self._recent.add(
             batch.stream,
             batch.epoch,
-            batch.sequence_first,
             batch.sequence_last,
+            before=entry.before,
             segment=entry.segment,
             offset=entry.offset,
             end=entry.end,
@@ -330,17 +334,21 @@ def open_journal(
 ) -> EmbeddedJournal:
     """Recover what is there, or begin a new journal. Blocks; the server calls it in a thread."""
     disk = disk or Disk()
-    directory.mkdir(parents=True, exist_ok=True)
-    mark_file = MarkFile(directory, writable=True)
     try:
-        found = recover(directory, disk, mark_file, window_ms=window_ms, on_progress=on_progress)
-        if found is None:
-            found = Recovered(new_journal_id(), dedup.RecentChanges(window_ms))
-            found.offset = _create_first(directory, disk, found.journal_id, settings.segment_size_bytes, clock_ms())
-        descriptor = os.open(segment.path_of(directory, found.base), os.O_RDWR | os.O_CLOEXEC)
-    except BaseException:
-        mark_file.close()
-        raise
+        directory.mkdir(parents=True, exist_ok=True)
+        mark_file = MarkFile(directory, writable=True)
+        try:
+            found = recover(directory, disk, mark_file, window_ms=window_ms, on_progress=on_progress)
+            if found is None:
+                found = Recovered(new_journal_id(), dedup.RecentChanges(window_ms))
+                found.offset = _create_first(directory, disk, found.journal_id, settings.segment_size_bytes, clock_ms())
+            descriptor = os.open(segment.path_of(directory, found.base), os.O_RDWR | os.O_CLOEXEC)
+        except BaseException:
+            mark_file.close()
+            raise
+    except OSError as error:
+        hint = "check the disk and its room, then start again"
+        raise Unavailable(f"the journal in {directory} cannot be opened: {error}", hint=hint) from error
     with contextlib.suppress(OSError):  # a full disk is met when there is something to write
         disk.allocate(descriptor, max(settings.segment_size_bytes, found.offset))
     mark_file.write(Mark(found.position, found.base, found.offset, found.commit_timestamp_ms, found.journal_id))

@@ -38,6 +38,7 @@ class Recovered:
     base: Position = START
     offset: int = 0
     position: Position = START
+    oldest_timestamp_ms: int = 0
     commit_timestamp_ms: int = 0
     record_count: int = 0
     torn_bytes: int = 0
@@ -112,6 +113,7 @@ def _remember(found: Recovered, offset: int, header: Header, body: memoryview) -
     meta = decode_meta(header, body)
     stream = StreamId(meta.source, meta.shard)
     found.record_count += 1
+    found.oldest_timestamp_ms = found.oldest_timestamp_ms or header.commit_timestamp_ms
     known = found.streams.get(stream, StreamPoint())
     floor = known.sequence if known.epoch == meta.epoch else 0
     found.streams[stream] = StreamPoint(meta.epoch, max(floor, meta.sequence_last), meta.number)
@@ -119,8 +121,8 @@ def _remember(found: Recovered, offset: int, header: Header, body: memoryview) -
     found.recent.add(
         stream,
         meta.epoch,
-        meta.sequence_first,
         meta.sequence_last,
+        before=floor,
         segment=found.base,
         offset=offset,
         end=header.end,

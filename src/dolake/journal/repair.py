@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dolake.changes import StreamId
-from dolake.errors import DoLakeError
+from dolake.errors import Damaged
 from dolake.journal import record, segment
 from dolake.journal.disk import Disk
 from dolake.journal.mark import FILE_NAME as MARK_FILE
@@ -61,6 +61,10 @@ class _File:
     broken: list[tuple[int, int]] = field(default_factory=list)
 
     @property
+    def found_end(self) -> Position:
+        return self.pieces[-1].header.end if self.pieces else self.base
+
+    @property
     def has_checkpoint(self) -> bool:
         return bool(self.pieces) and self.pieces[0].header.kind is Kind.CHECKPOINT
 
@@ -95,7 +99,10 @@ class _Memory:
             self.streams, self.tables = record.decode_checkpoint(header, body)
         elif header.kind is Kind.BATCH:
             meta = record.decode_meta(header, body)
-            self.streams[StreamId(meta.source, meta.shard)] = StreamPoint(meta.epoch, meta.sequence_last, meta.number)
+            stream = StreamId(meta.source, meta.shard)
+            known = self.streams.get(stream, StreamPoint())
+            floor = known.sequence if known.epoch == meta.epoch else 0
+            self.streams[stream] = StreamPoint(meta.epoch, max(floor, meta.sequence_last), meta.number)
             self.tables.update(meta.tables)
 
     def as_checkpoint(self, base: Position) -> _Piece:
@@ -123,35 +130,35 @@ def repair_journal(directory: Path, *, is_dry_run: bool) -> Iterator[str]:
     """Write each damaged file anew from its intact records; yields a line for each thing done."""
     mark, memory = _read_mark(directory), _Memory()
     journal_id = _journal_id(directory) or (mark.journal_id if mark else new_journal_id())
-    is_there = is_changed = False
+    file_count = damaged_count = 0
     for file in _files(directory, mark):
-        is_there = True
-        if file.is_damaged:
-            is_changed = True
-            yield from _describe(file, is_first=not memory.streams)
+        file_count += 1
+        is_damaged = file.is_damaged
+        damaged_count += is_damaged
+        if is_damaged:
+            yield from _describe(file, is_first=file_count == 1)
         if not file.has_checkpoint:
             file.pieces.insert(0, memory.as_checkpoint(file.base))
-            file.broken = file.broken or [(0, segment.HEADER_SIZE)]
         for piece in file.pieces:
             memory.add(piece)
-        if file.is_damaged and not is_dry_run:
+        if is_damaged and not is_dry_run:
             head = file.head or SegmentHeader(file.base, memory.timestamp, journal_id)
             _set_aside(directory, file.path)
             size = _rewrite(file, head)
-            if mark and file.base == mark.segment:
+            if mark and mark.segment == file.base:
                 _set_aside(directory, directory / MARK_FILE)
-                _replace_mark(directory, Mark(file.end, file.base, size, memory.timestamp, head.journal_id))
-    if not is_there:
+                _write_mark(directory, Mark(file.end, file.base, size, memory.timestamp, journal_id))
+    if not file_count:
         yield "there is no journal here"
     else:
-        yield "done" if is_changed else "no damaged record was found"
+        yield "done" if damaged_count else "no damaged record was found"
 
 
 def _describe(file: _File, *, is_first: bool) -> Iterator[str]:
     lost = ", ".join(f"changes {start} to {end}" for start, end in file.gaps()) or "no whole change"
     yield f"{file.path.name}: {len(file.pieces)} records kept, lost: {lost}"
-    if not file.has_checkpoint and is_first and file.base > START:
-        yield f"{file.path.name}: its checkpoint is lost; streams that sent nothing since begin anew at what comes next"
+    if is_first and file.base > START and not file.has_checkpoint:
+        yield f"{file.path.name}: its checkpoint is lost, and with it where streams were that have no batch here"
 
 
 # --- what is there ---------------------------------------------------------------------------------------------------
@@ -179,51 +186,125 @@ def _journal_id(directory: Path) -> bytes | None:
 
 
 def _read_head(path: Path) -> SegmentHeader | None:
+    """None where it is broken. One of another format may be sound: only a release that knows the format can tell."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        segment.check_version(os.pread(descriptor, segment.HEADER_SIZE, 0), path)
         return segment.read_header(descriptor, path)
-    except segment.UnknownFormat:
-        raise  # it may be sound: only a release that knows this format can tell
-    except DoLakeError:
+    except Damaged:
+        raw = os.pread(descriptor, segment.HEADER_SIZE, 0)
+        if raw[:8] == segment.MAGIC and raw[8:12] != segment.FORMAT_VERSION.to_bytes(4, "little"):
+            raise
         return None
     finally:
         os.close(descriptor)
 
 
 def _files(directory: Path, mark: Mark | None) -> Iterator[_File]:
-    """Every file that is there, and the newest one also if it should be."""
+    """Every file that is there, one in memory at a time; and the newest one also if it should be there."""
     bases = segment.list_bases(directory)
     if mark and mark.segment not in bases and (not bases or mark.position > mark.segment > bases[-1]):
         bases.append(mark.segment)
     for index, base in enumerate(bases):
-        following = bases[index + 1] if index + 1 < len(bases) else None
-        path = segment.path_of(directory, base)
-        if not path.exists():
-            yield _File(path, base, end=mark.position if mark else base, is_missing=True)
-        else:
-            yield _survey(path, base, following, mark)
+        is_newest = index == len(bases) - 1
+        own_mark = mark if mark and mark.segment == base else None
+        file = _survey(segment.path_of(directory, base), base, own_mark, is_newest=is_newest)
+        file.end = file.found_end if is_newest else bases[index + 1]
+        if own_mark:
+            file.end = max(file.end, own_mark.position)
+        yield file
 
 
-def _survey(path: Path, base: Position, following: Position | None, mark: Mark | None) -> _File:
-    found = _File(path, base, head=_read_head(path))
-    if found.head is None:
-        found.broken.append((0, segment.HEADER_SIZE))
+def _survey(path: Path, base: Position, mark: Mark | None, *, is_newest: bool) -> _File:
+    if not path.exists():
+        return _File(path, base, is_missing=True)
+    file = _File(path, base, head=_read_head(path))
+    if file.head is None:
+        file.broken.append((0, segment.HEADER_SIZE))
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        size, offset, position = os.fstat(descriptor).st_size, segment.HEADER_SIZE, base
-        durable = mark.offset if mark and mark.segment == base else 0
-        while offset < max(size, durable):
+        size, offset = os.fstat(descriptor).st_size, segment.HEADER_SIZE
+        while offset < size:
             scan = segment.Scan(descriptor, offset=offset)
-            for _, header, body in scan:
-                found.pieces.append(_Piece(header, bytes(body)))
-                position = header.end
-            offset = _next_record(descriptor, scan.offset, size, position)
-            if offset >= size and _is_end(descriptor, scan.offset, position, following, durable):
-                break
-            found.broken.append((scan.offset, offset))
+            file.pieces += [_Piece(header, bytes(body)) for _, header, body in scan]
+            is_promised = mark is not None and scan.offset < mark.offset
+            if is_newest and not is_promised and not segment.find_damage(descriptor, scan.offset, file.found_end):
+                break  # reserved space, or a torn write
+            offset = _next_record(descriptor, scan.offset, size)
+            if offset < size or os.pread(descriptor, size, scan.offset).strip(b"\0"):
+                file.broken.append((scan.offset, offset))
+        return file
     finally:
         os.close(descriptor)
-    is_newest = mark is not None and mark.segment == base
-    found.end = following if following is not None else max(position, mark.position if mark and is_newest else START)
-    return found
+
+
+def _next_record(descriptor: int, offset: int, size: int) -> int:
+    """Where the next intact record begins; the end of the file when there is none."""
+    rest = os.pread(descriptor, size - offset, offset)
+    at = rest.find(record.MAGIC_BYTES, 1)
+    while at >= 0:
+        header = record.decode_header(rest, at)
+        if header is not None and record.is_intact(rest, header, at):
+            return offset + at
+        at = rest.find(record.MAGIC_BYTES, at + 1)
+    return size
+
+
+# --- what becomes of it ----------------------------------------------------------------------------------------------
+
+
+def _rewrite(file: _File, head: SegmentHeader) -> int:
+    """The intact records in order, with a gap record wherever positions are missing; returns the new size."""
+    disk, buffers, size, position, timestamp = Disk(), [head.encode()], segment.HEADER_SIZE, file.base, 0
+    for piece in [*file.pieces, None]:
+        start = file.end if piece is None else piece.header.position
+        while position < start:
+            count = min(start - position, _GAP_CHANGES_MAX)
+            gap = _Piece(Header(Kind.GAP, position, count, timestamp, 0, 0, 0, 0), b"")
+            buffers += (encoded := _encode(gap, synced=size))
+            size += sum(map(len, encoded))
+            position += count
+        if piece is not None:
+            buffers += (encoded := _encode(piece, synced=size))
+            size += sum(map(len, encoded))
+            position, timestamp = piece.header.end, piece.header.commit_timestamp_ms
+    temporary = file.path.with_suffix(".tmp")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        disk.write(descriptor, buffers, 0)
+        disk.sync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.replace(file.path)
+    disk.sync_directory(file.path.parent)
+    return size
+
+
+def _encode(piece: _Piece, *, synced: int) -> tuple[bytes, ...]:
+    header, meta_length = piece.header, piece.header.meta_length
+    return record.encode(
+        header.kind,
+        piece.body[:meta_length],
+        piece.body[meta_length:],
+        position=header.position,
+        change_count=header.change_count,
+        commit_timestamp_ms=header.commit_timestamp_ms,
+        synced=synced,
+    )
+
+
+def _write_mark(directory: Path, mark: Mark) -> None:
+    """In place, not in a new file: readers in other processes have this one mapped."""
+    mark_file = MarkFile(directory, writable=True)
+    try:
+        mark_file.write(mark)
+    finally:
+        mark_file.close()
+
+
+def _set_aside(directory: Path, path: Path) -> None:
+    if not path.exists():
+        return
+    aside = directory / ASIDE
+    aside.mkdir(exist_ok=True)
+    number = len(list(aside.iterdir()))
+    shutil.copy2(path, aside / f"{number:03d}-{path.name}")

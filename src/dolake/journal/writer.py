@@ -73,6 +73,7 @@ class Entry:
     end: Position = 0
     offset: int = 0
     segment: Position = 0
+    before: int = 0
 
 
 Settle = Callable[[list[Entry], DurableGroup | None, DoLakeError | None], None]
@@ -232,7 +233,9 @@ class Writer:
         group = DurableGroup(position, len(entries), position - self.position, offset - self.offset, timestamp)
         for entry in entries:
             stream = entry.batch.stream
-            self.streams[stream] = moved(self.streams.get(stream, StreamPoint()), entry.batch)
+            point = self.streams.get(stream, StreamPoint())
+            entry.before = point.sequence if point.epoch == entry.batch.epoch else 0
+            self.streams[stream] = moved(point, entry.batch)
             self.tables.update(entry.batch.tables)
         self.position, self.offset, self.commit_timestamp_ms = position, offset, timestamp
         self._move_mark()

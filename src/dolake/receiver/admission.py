@@ -12,7 +12,7 @@ import msgspec
 
 from dolake.errors import BufferOverflowError, InvalidInput, MessageValidationError
 from dolake.positions import CircuitBreakerState
-from dolake.settings import DoLakeConfig, RateLimitConfig
+from dolake.settings import DoLakeConfig, JournalSettings, RateLimitConfig
 from dolake.tables.names import split_table_name
 from dolake.wire.messages import BatchMessage, EventEnvelope
 
@@ -33,10 +33,14 @@ class _EventBytes(msgspec.Struct):
 _decode_event_bytes = msgspec.json.Decoder(_EventBytes).decode
 
 
-def check_payload_size(data: bytes, limits: RateLimitConfig) -> None:
+def check_payload_size(data: bytes, limits: RateLimitConfig, journal: JournalSettings) -> None:
+    """Refuse what is over the limit, and what could never fit into the journal however empty it is."""
     if len(data) > limits.max_payload_size:
         what = f"the message has {len(data)} bytes, more than max_payload_size {limits.max_payload_size}"
         raise TooLarge(what, size_max=limits.max_payload_size, is_event=False)
+    if len(data) > (fitting := journal.size_max_bytes // 2):
+        what = f"the message has {len(data)} bytes, more than half of journal.size_max_bytes {journal.size_max_bytes}"
+        raise TooLarge(what, size_max=fitting, is_event=False)
 
 
 def check_event_sizes(data: bytes, limits: RateLimitConfig) -> None:
@@ -68,35 +72,56 @@ class TableRegistry:
     def __init__(self, names: Iterable[str], tables_max: int) -> None:
         self.tables_max = tables_max
         self._known: set[str] = set()
-        self._by_folded: dict[str, str] = {}
+        self._tables: dict[str, str] = {}
+        self._namespaces: dict[str, str] = {}
         for name in names:
-            self._add(name, _full_name(name))
+            self._add(name)
 
     def __len__(self) -> int:
-        return len(self._by_folded)
+        return len(self._tables)
 
-    def check(self, tables: Iterable[str], batch: BatchMessage[EventEnvelope]) -> None:
-        """Refuse a batch with a name that collides; remember the new ones, unless the batch is refused."""
-        unknown = [(name, _full_name(name)) for name in tables if name not in self._known]
+    def check(self, tables: Iterable[str], batch: BatchMessage[EventEnvelope]) -> list[str]:
+        """Refuse a batch with a name that collides; otherwise remember the new names and return them."""
+        unknown = [name for name in tables if name not in self._known]
         fresh: dict[str, str] = {}
-        for name, full in unknown:
-            folded = full.casefold()
-            present = self._by_folded.get(folded) or fresh.setdefault(folded, full)
+        fresh_namespaces: dict[str, str] = {}
+        for name in unknown:
+            namespaces, full = _parts_of(name)
+            for namespace in namespaces:
+                present = _first_spelling(namespace, self._namespaces, fresh_namespaces)
+                if present != namespace:
+                    raise _at(batch, name, f"is in a namespace that differs only in case from {present!r}")
+            present = _first_spelling(full, self._tables, fresh)
             if present != full:
                 raise _at(batch, name, f"differs only in case from {present!r}, which is already a table")
-            if (count := len(self) + len(fresh)) > self.tables_max and folded in fresh:
+            if (count := len(self) + len(fresh)) > self.tables_max and full.casefold() in fresh:
                 raise _at(batch, name, f"would be table number {count}; server.tables_max is {self.tables_max}")
-        for name, full in unknown:
-            self._add(name, full)
+        for name in unknown:
+            self._add(name)
+        return unknown
 
-    def _add(self, name: str, full: str) -> None:
+    def forget(self, names: Iterable[str]) -> None:
+        """These names came with a batch that was not kept after all."""
+        if going := self._known.intersection(names):
+            left = TableRegistry(self._known - going, self.tables_max)
+            self._known, self._tables, self._namespaces = left._known, left._tables, left._namespaces
+
+    def _add(self, name: str) -> None:
+        namespaces, full = _parts_of(name)
         self._known.add(name)
-        self._by_folded[full.casefold()] = full
+        self._tables[full.casefold()] = full
+        for namespace in namespaces:
+            self._namespaces[namespace.casefold()] = namespace
 
 
-def _full_name(name: str) -> str:
+def _parts_of(name: str) -> tuple[list[str], str]:
+    """Its namespace and all above it, and its full name."""
     namespace, table = split_table_name(name)
-    return ".".join((*namespace, table))
+    return [".".join(namespace[:depth]) for depth in range(1, len(namespace) + 1)], ".".join((*namespace, table))
+
+
+def _first_spelling(name: str, known: dict[str, str], fresh: dict[str, str]) -> str:
+    return known.get(name.casefold()) or fresh.setdefault(name.casefold(), name)
 
 
 def _at(batch: BatchMessage[EventEnvelope], name: str, problem: str) -> MessageValidationError:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from aiohttp import ClientConnectionResetError, WSMsgType, web
+from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 from msgspec import UNSET, UnsetType
 
 from dolake.changes import Batch, StreamId
@@ -30,6 +30,7 @@ from dolake.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from dolake.journal import dedup
 from dolake.journal.base import Appended
 from dolake.journal.embedded import EmbeddedJournal
 from dolake.positions import Position
@@ -60,6 +61,7 @@ _OUTBOX_WAIT_S = 30.0
 _PERSISTED_MAX = 1024
 _RECEIVING_FOR_MS = 1000
 _SHARD_LENGTH_MAX = 256
+_GOODBYE = WSCloseCode.GOING_AWAY.to_bytes(2, "big") + b"shutting down"
 _PING_EVERY_S = 60.0  # finds out that a silent peer is gone; 10,000 idle connections cost 170 pings a second
 ACK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -173,6 +175,7 @@ class Connection:
         self._is_drained = asyncio.Event()
         self._is_drained.set()
         self._is_gone = False
+        self._is_ended = asyncio.Event()
         self._pending_count = 0
         self._refusals_in_row = 0
         self._unpersisted: deque[tuple[Position, int]] = deque(maxlen=_PERSISTED_MAX)
@@ -190,16 +193,22 @@ class Connection:
                         break
             finally:
                 sender.cancel()
+                self._is_ended.set()
 
     async def close(self) -> None:
-        """Say that the server stops, wait until everything is answered, close the socket."""
+        """Say that the server stops, answer everything, say goodbye, and wait until the client does too."""
         expected = self.session.expected
         error = Unavailable("the server is shutting down", hint="reconnect and send again what is not acknowledged")
         self._nack(0 if expected is None else expected, error)
         while (self._pending_count or self._outbox) and not self._is_gone:
             self._is_drained.clear()
             await self._is_drained.wait()
-        await self._socket.close(code=1001, message=b"shutting down")
+        # Not socket.close(), which cuts the connection while the client may still be sending: closed over bytes that
+        # nobody read, TCP resets it, and answers that the client has not read yet are lost on the way.
+        self._is_gone = True  # no answer may follow a close frame
+        with contextlib.suppress(ClientConnectionResetError, ConnectionResetError):
+            await self._socket.send_frame(_GOODBYE, WSMsgType.CLOSE)
+        await self._is_ended.wait()
 
     def tell_taken_over(self) -> None:
         error = InvalidSequence(f"a newer connection speaks for {self.session.stream} now", hint="close this one")
@@ -221,7 +230,7 @@ class Connection:
         stats.message_count += 1
         stats.byte_count += len(data)
         try:
-            admission.check_payload_size(data, self._limits)
+            admission.check_payload_size(data, self._limits, self._receiver.settings.current.journal)
             message = decode_received(data)
         except DoLakeError as error:
             head = decode_head(data)
@@ -250,24 +259,34 @@ class Connection:
         except DoLakeError as error:
             self._nack(number, error, message.correlation_id)
             return
+        fresh_tables: list[str] = []
         try:
             tables = check_events(message)
             if not message.events:
                 self._ack_ok(message.correlation_id, number)
                 return
             admission.check_event_sizes(data, self._limits)
-            receiver.tables.check(tables, message)
+            fresh_tables = receiver.tables.check(tables, message)
             lake = receiver.settings.current.lake
             admission.check_fallback(receiver.progress.breaker, receiver.progress.fallback_bytes, lake)
             await receiver.journal.room(lake.max_buffer_size)
             batch = self._as_batch(message, tables, data)
+            self._refuse_reused_number(batch, is_next=is_next)
             ticket = await receiver.journal.append(batch)
         except DoLakeError as error:
+            receiver.tables.forget(fresh_tables)
             self._refuse(number, error, message.correlation_id, is_next=is_next)
             return
         receiver.last_batch_ms = receiver.clock_ms()
         self._pending_count += 1
-        ticket.done.add_done_callback(functools.partial(self._answer, number, message.correlation_id, started, is_next))
+        answer = functools.partial(self._answer, number, message.correlation_id, started, is_next, fresh_tables)
+        ticket.done.add_done_callback(answer)
+
+    def _refuse_reused_number(self, batch: Batch, *, is_next: bool) -> None:
+        """A number that was used before is a retry, whatever its borders; only new changes under it are a mistake."""
+        if not is_next and dedup.is_new(self._receiver.journal.admitted(batch.stream), batch):
+            what = f"batch {batch.number} was sent before, and now has other changes"
+            raise InvalidSequence(what, expected=self.session.expected, hint="send them under the expected number")
 
     def _as_batch(self, message: EnvelopeBatch, tables: tuple[str, ...], data: bytes) -> Batch:
         if self.session.is_taken_over:
@@ -347,12 +366,14 @@ class Connection:
         correlation_id: str | UnsetType,
         started: float,
         is_next: bool,
+        fresh_tables: list[str],
         done: asyncio.Future[Appended],
     ) -> None:
         """The batch is durable, or could not be made so."""
         self._pending_count -= 1
         error = done.exception()
         if error:
+            self._receiver.tables.forget(fresh_tables)
             known = error if isinstance(error, DoLakeError) else OutcomeUnknown(f"writing failed: {error}")
             self._refuse(number, known, correlation_id, is_next=is_next)
             return

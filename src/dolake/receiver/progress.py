@@ -45,14 +45,17 @@ class Tail:
         self.durable = committed
         self._buckets: deque[_Bucket] = deque()
 
-    def add(self, end: Position, batch_count: int, byte_count: int, at_ms: int) -> None:
+    def add(
+        self, end: Position, batch_count: int, byte_count: int, at_ms: int, *, oldest_ms: int | None = None
+    ) -> None:
         newest = self._buckets[-1] if self._buckets else None
         if newest and (newest.batch_count < _BUCKET_BATCHES_MAX or len(self._buckets) >= _BUCKETS_MAX):
             newest.end, newest.newest_ms = end, at_ms
             newest.batch_count += batch_count
             newest.byte_count += byte_count
         else:
-            self._buckets.append(_Bucket(self.durable, end, batch_count, byte_count, at_ms, at_ms))
+            oldest = at_ms if oldest_ms is None else oldest_ms
+            self._buckets.append(_Bucket(self.durable, end, batch_count, byte_count, oldest, at_ms))
         self.durable = end
 
     def commit(self, position: Position) -> None:

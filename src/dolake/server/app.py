@@ -33,7 +33,10 @@ def build_app(lake: Lake) -> web.Application:
             app.router.add_get(base + "/", front_door)
         app.router.add_get(base + "/ws", socket)
         for method, path, handler in ROUTES:
-            app.router.add_route(method, base + path, handler)
+            if method == "GET":
+                app.router.add_get(base + path, handler)  # HEAD comes with it
+            else:
+                app.router.add_route(method, base + path, handler)
     return app
 
 
@@ -66,7 +69,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         if error.status < 400:
             raise
         hint = "GET / lists the routes" if error.status in (404, 405) else ""
-        return _error(error.status, error.reason, type(error).__name__, hint, dict(error.headers))
+        kind = error.reason.lower().replace(" ", "_")
+        return _error(error.status, error.reason, kind, hint, dict(error.headers))
     except DoLakeError as error:
         headers = {"Retry-After": "1"} if isinstance(error, Unavailable) else {}
         return _error(_status_of(error), error.message, error.code, error.hint, headers)

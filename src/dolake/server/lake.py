@@ -71,8 +71,12 @@ class Lake:
         )
         found = journal.recovered
         if journal.durable:
-            self.progress.add_durable(
-                journal.durable, found.record_count, journal.used_bytes, found.commit_timestamp_ms
+            self.progress.tail.add(
+                journal.durable,
+                found.record_count,
+                journal.used_bytes,
+                found.commit_timestamp_ms,
+                oldest_ms=found.oldest_timestamp_ms,
             )
         self._receiver = Receiver(journal, self.progress, self.settings, self.clock_ms)
         loop = asyncio.get_running_loop()
@@ -81,6 +85,7 @@ class Lake:
             loop.call_soon_threadsafe(self._follow, changed)
 
         self.settings.on_change(follow)
+        self._follow(self.settings.current)  # what was changed while the journal was recovered
 
     async def close(self) -> None:
         """In the direction of the data: close the door, make durable, let go."""

@@ -210,7 +210,10 @@ class AckMessage(Struct, tag="ack", tag_field="type", rename="camel", kw_only=Tr
 
 
 class NackMessage(Struct, tag="nack", tag_field="type", rename="camel", kw_only=True, omit_defaults=True):
-    """Nothing of this batch was kept. Ours: `expected_sequence_number` (go on there), `details` (what is wrong)."""
+    """Nothing of this batch was kept; only after `internal_error` that is not known, and a retry settles it.
+
+    Ours: `expected_sequence_number` (where to go on) and `details` (what is wrong, and where).
+    """
 
     timestamp: int
     correlation_id: str | UnsetType = UNSET
