@@ -4,6 +4,7 @@
     ├── InvalidInput            change the request
     │   ├── MessageValidationError      a message on the socket; lists each problem
     │   └── SettingsError               a setting with its key, value and what is allowed
+    ├── Forbidden               not for this caller to do
     ├── NotFound                there is no such thing
     ├── Conflict                reload, then try again
     │   ├── InvalidSequence             the stream is elsewhere; `expected` says where
@@ -64,6 +65,12 @@ class SettingsError(InvalidInput):
     """A setting that does not exist or cannot have this value."""
 
     code = "invalid_setting"
+
+
+class Forbidden(DoLakeError):
+    """This is not for this caller to do; the hint says who may."""
+
+    code = "forbidden"
 
 
 class NotFound(DoLakeError):

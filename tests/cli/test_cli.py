@@ -24,10 +24,11 @@ from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, events
 
 
-def command(*arguments: object) -> Result:
+def command(*arguments: object, **environ: str) -> Result:
     """Run it inside this process; processes are slow to start."""
-    environ: dict[str, str | None] = {name: None for name in os.environ if name.startswith("DOLAKE_")}
-    return CliRunner(env=environ | {"COLUMNS": "400", "NO_COLOR": "1"}).invoke(app, [*map(str, arguments)])
+    without: dict[str, str | None] = {name: None for name in os.environ if name.startswith("DOLAKE_")}
+    wide = {"COLUMNS": "400", "NO_COLOR": "1"}
+    return CliRunner(env=without | wide | environ).invoke(app, [*map(str, arguments)])
 
 
 @pytest.fixture
@@ -128,8 +129,8 @@ def test_a_settings_file_that_is_named_must_exist(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_variable_is_refused(tmp_path: Path) -> None:
-    answer = dolake_process("serve", "--home", tmp_path, environ={"DOLAKE_PORT": "1"})
-    assert answer.returncode == 1
+    answer = command("serve", "--home", tmp_path, DOLAKE_PORT="1")
+    assert answer.exit_code == 1
     assert "DOLAKE_PORT is not a setting" in answer.stderr
     assert "DOLAKE_SERVER_PORT" in answer.stderr
 
@@ -175,6 +176,7 @@ def test_dump_takes_a_range_of_positions(home: Path, options: list[object], batc
     assert [line["batch"] for line in lines] == batches
 
 
+@pytest.mark.slow
 def test_dump_works_beside_a_running_server_and_follows_it(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "home") as server:
 

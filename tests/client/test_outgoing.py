@@ -166,3 +166,12 @@ def test_any_json_row_arrives_as_it_was_whatever_its_number(row: dict[str, Any],
     assert isinstance(body, Body)
     event = json.loads(body.numbered(sequence))
     assert (event["after"], event["sequence"]) == (row, sequence)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_has_not_is_refused_and_never_sent_as_null(value: float) -> None:
+    for row in ({"a": value}, {"a": {"b": [1, (2, value)]}}):
+        with pytest.raises(MessageValidationError, match="no number that JSON has") as refusal:
+            encode_piece([Change("t", "INSERT", "1", after={"ok": None}), Change("t", "INSERT", "2", after=row)])
+        assert refusal.value.path == "changes[1]"
+    assert encode_piece([Change("t", "INSERT", "1", after={"ok": None, "b": [None, 1.5]})])

@@ -18,7 +18,9 @@ from dolake.changes import StreamId
 from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record
 from dolake.wire.messages import decode_raw_batch
-from tests.support.aio import run
+from tests.support.aio import run, until
+from tests.support.journals import GatedDisk
+from tests.support.lake import running_lake
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event, events
 
@@ -388,6 +390,19 @@ def test_equal_rows_spelt_differently_are_the_same_change(server: ServerProcess,
     run(story())
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e400", "9" * 5000])
+def test_a_number_that_no_float_and_no_int_holds_can_be_sent_again(
+    server: ServerProcess, source: str, number: str
+) -> None:
+    async def story() -> None:
+        async with Speaker(server.url) as speaker:
+            text = json.dumps(batch(1, [event(1, after={"n": "huge"})], source=source)).replace('"huge"', number)
+            assert is_ack(await speaker.ask(text), "buffered", 1)
+            assert is_ack(await speaker.ask(text), "duplicate", 1)
+
+    run(story())
+
+
 @pytest.mark.parametrize(("first", "last"), [(3, 8), (5, 6), (1, 9)])
 def test_an_overlap_is_trimmed_to_what_is_new(server: ServerProcess, source: str, first: int, last: int) -> None:
     async def story() -> None:
@@ -511,6 +526,29 @@ def test_take_overs_back_and_forth_keep_every_change_once_and_in_order(server: S
     run(story())
     found = kept(server, source)
     assert found == list(range(1, len(found) + 1))
+
+
+def test_nothing_of_the_older_connection_is_written_after_the_newer_one_was_told_where_the_stream_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = GatedDisk()
+    monkeypatch.setattr("dolake.journal.embedded.Disk", lambda: disk)
+
+    async def story() -> None:
+        async with running_lake(tmp_path) as (lake, url), Speaker(url) as older, Speaker(url) as newer:
+            disk.hold()
+            await older.say(batch(1, events(1, 3)))
+            await older.say(batch(2, events(2, 6)))  # waits for batch 1, to be compared with it
+            await until(lambda: disk.arrived_count > 0)
+            await newer.say({"type": "connect", "sourceDoId": "source-1"})
+            assert (await older.hear())["reason"] == "invalid_sequence"
+            disk.let_go()
+            last = (await newer.hear())["lastDurableSequence"]
+            own = await newer.ask(batch(1, [event(last + 1, after={"from": "newer"})]))
+            assert is_ack(own, "buffered", 1)
+            assert lake.journal.durable == last + 1
+
+    run(story())
 
 
 def test_a_stream_is_free_again_when_its_connection_closes(server: ServerProcess, source: str) -> None:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from dolake.journal.reader import JournalReader
+from dolake.settings import SettingsStore
 from dolake.wire.messages import decode_raw_batch
-from tests.support.aio import run
-from tests.support.server import ServerProcess
+from tests.support.aio import run, until
+from tests.support.journals import GatedDisk
+from tests.support.lake import running_lake, settings_of
 from tests.support.speaker import Speaker, batch, event, events
-
-SETTINGS = """
-[journal]
-size_max_bytes = 262144
-segment_size_bytes = 65536
-group_size_max_bytes = 65536
-"""
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path / "home", settings=SETTINGS) as process:
-        yield process
+def tiny(tmp_path: Path) -> SettingsStore:
+    """A journal of four small files."""
+    (tmp_path / "dolake.toml").write_text(
+        "[journal]\nsize_max_bytes = 262144\nsegment_size_bytes = 65536\ngroup_size_max_bytes = 65536\n"
+    )
+    return settings_of(tmp_path)
+
+
+async def ask(url: str, path: str, method: str = "GET", **options: Any) -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.request(method, url + path, **options) as answer:
+        return answer.status, await answer.json()
 
 
 def batch_of_8_kib(number: int) -> dict[str, Any]:
@@ -34,7 +38,7 @@ def batch_of_8_kib(number: int) -> dict[str, Any]:
 
 async def fill(speaker: Speaker) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Send until the journal refuses: all acks, and the refusal."""
-    acks = []
+    acks: list[dict[str, Any]] = []
     while (answer := await speaker.ask(batch_of_8_kib(len(acks) + 1)))["type"] == "ack":
         acks.append(answer)
         assert len(acks) < 100, "the limit of 256 KiB was never met"
@@ -46,9 +50,9 @@ def kept(home: Path) -> list[int]:
         return [change.sequence for record in reader.read() for change in decode_raw_batch(record.payload).events]
 
 
-def test_senders_are_slowed_down_from_the_threshold_on_and_then_refused(server: ServerProcess) -> None:
+def test_senders_are_slowed_down_from_the_threshold_on_and_then_refused(tmp_path: Path, tiny: SettingsStore) -> None:
     async def story() -> None:
-        async with Speaker(server.url) as speaker:
+        async with running_lake(tmp_path, settings=tiny) as (_, url), Speaker(url) as speaker:
             acks, nack = await fill(speaker)
             details = [ack["details"] for ack in acks]
             utilizations = [detail["bufferUtilization"] for detail in details]
@@ -67,9 +71,11 @@ def test_senders_are_slowed_down_from_the_threshold_on_and_then_refused(server: 
     run(story())
 
 
-def test_retry_delays_grow_and_later_batches_of_the_stream_wait_for_the_refused_one(server: ServerProcess) -> None:
+def test_retry_delays_grow_and_later_batches_of_the_stream_wait_for_the_refused_one(
+    tmp_path: Path, tiny: SettingsStore
+) -> None:
     async def story() -> None:
-        async with Speaker(server.url) as speaker:
+        async with running_lake(tmp_path, settings=tiny) as (_, url), Speaker(url) as speaker:
             acks, first = await fill(speaker)
             refused = first["sequenceNumber"]
             delays = [first["retryDelayMs"]]
@@ -82,18 +88,18 @@ def test_retry_delays_grow_and_later_batches_of_the_stream_wait_for_the_refused_
                 later = await speaker.ask(batch(number, events(number, number)))
                 assert (later["type"], later["reason"]) == ("nack", "invalid_sequence"), "small enough, but too early"
                 assert later["expectedSequenceNumber"] == refused
-            assert kept(server.home) == list(range(1, len(acks) + 1))
+            assert kept(tmp_path) == list(range(1, len(acks) + 1))
+            status, health = await ask(url, "/health")
+            assert (status, health["ready"]) == (200, True), "full is no illness"
+            assert (await ask(url, "/v1/scaling/status"))[1]["backpressure"] is True
+            assert (await ask(url, "/v1/write-stats"))[1]["journal"]["refusedBatches"] >= 1
 
     run(story())
-    status, health = server.get("/health")
-    assert (status, health["ready"]) == (200, True)
-    assert server.get("/v1/scaling/status")[1]["backpressure"] is True
-    assert server.get("/v1/write-stats")[1]["journal"]["refusedBatches"] >= 1
 
 
-def test_pipelined_batches_behind_a_refused_one_are_all_refused(server: ServerProcess) -> None:
+def test_pipelined_batches_behind_a_refused_one_are_all_refused(tmp_path: Path, tiny: SettingsStore) -> None:
     async def story() -> None:
-        async with Speaker(server.url) as speaker:
+        async with running_lake(tmp_path, settings=tiny) as (_, url), Speaker(url) as speaker:
             for number in range(1, 61):
                 await speaker.say(batch_of_8_kib(number))
             answers = [await speaker.hear() for _ in range(60)]
@@ -105,42 +111,70 @@ def test_pipelined_batches_behind_a_refused_one_are_all_refused(server: ServerPr
                 "buffer_full",
                 "invalid_sequence",
             }
-            assert kept(server.home) == acked
+            assert kept(tmp_path) == acked
 
     run(story())
 
 
-def test_when_there_is_room_again_the_same_batch_is_taken_and_nothing_is_missing(server: ServerProcess) -> None:
+def test_when_there_is_room_again_the_same_batch_is_taken_and_nothing_is_missing(
+    tmp_path: Path, tiny: SettingsStore
+) -> None:
     async def story() -> None:
-        async with Speaker(server.url) as speaker:
+        async with running_lake(tmp_path, settings=tiny) as (_, url), Speaker(url) as speaker:
             acks, nack = await fill(speaker)
             refused = nack["sequenceNumber"]
-            status, _ = server.get("/v1/config", method="PATCH", body={"journalSizeMaxBytes": 1_048_576})
-            assert status == 200
+            assert (await ask(url, "/v1/config", "PATCH", json={"journalSizeMaxBytes": 1_048_576}))[0] == 200
             for number in range(refused, refused + 20):
                 ack = await speaker.ask(batch_of_8_kib(number))
                 assert (ack["type"], ack["status"]) == ("ack", "buffered")
                 assert "suggestedDelayMs" not in ack["details"]
-            assert kept(server.home) == list(range(1, len(acks) + 21))
+            assert kept(tmp_path) == list(range(1, len(acks) + 21))
 
     run(story())
 
 
-def test_a_full_journal_is_still_full_and_still_whole_after_a_restart(server: ServerProcess) -> None:
+def test_a_full_journal_is_still_full_and_still_whole_after_a_restart(tmp_path: Path, tiny: SettingsStore) -> None:
     async def filling() -> int:
-        async with Speaker(server.url) as speaker:
+        async with running_lake(tmp_path, settings=tiny) as (_, url), Speaker(url) as speaker:
             acks, _ = await fill(speaker)
             return len(acks)
 
     count = run(filling())
-    assert server.stop() == 0
-    server.start()
 
     async def story() -> None:
-        async with Speaker(server.url) as speaker:
+        async with running_lake(tmp_path, settings=tiny) as (_, url), Speaker(url) as speaker:
             assert (await speaker.connect())["lastDurableSequence"] == count
             assert (await speaker.ask(batch_of_8_kib(count + 1)))["reason"] == "buffer_full"
             assert (await speaker.ask(batch_of_8_kib(count)))["status"] == "duplicate", "a retry needs no room"
 
     run(story())
-    assert kept(server.home) == list(range(1, count + 1))
+    assert kept(tmp_path) == list(range(1, count + 1))
+
+
+def test_who_sends_faster_than_the_disk_is_not_read_from_so_that_memory_stays_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = GatedDisk()
+    monkeypatch.setattr("dolake.journal.embedded.Disk", lambda: disk)
+    settings = settings_of(lake__max_buffer_size=65_536)
+
+    async def story() -> None:
+        async with running_lake(tmp_path, settings=settings) as (lake, url), Speaker(url) as speaker:
+            disk.hold()
+            sending = asyncio.ensure_future(send_all(speaker))
+            await until(lambda: lake.journal.in_flight_bytes >= 65_536)
+            assert (await ask(url, "/health"))[0] == 200, "the loop only waits"
+            assert lake.journal.in_flight_bytes < 65_536 + 10_000
+            assert lake.receiver.stats.message_count < 20
+            disk.let_go()
+            for number in range(1, 201):
+                answer = await speaker.hear()
+                assert (answer["sequenceNumber"], answer["status"]) == (number, "buffered")
+            await sending
+
+    async def send_all(speaker: Speaker) -> None:
+        for number in range(1, 201):
+            await speaker.say(batch_of_8_kib(number))
+
+    run(story())
+    assert kept(tmp_path) == list(range(1, 201))

@@ -330,3 +330,28 @@ def test_a_full_disk_is_buffer_full_and_the_server_works_again_when_there_is_roo
             assert (await speaker.connect())["lastDurableSequence"] == 30
 
     run(story())
+
+
+def test_a_mistake_of_ours_ends_one_connection_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Any) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def story() -> None:
+        async with running_lake(tmp_path) as (_, url), Speaker(url) as other:
+            await send(other, 1, source="other")
+            async with Speaker(url) as speaker:
+                with monkeypatch.context() as broken:
+                    broken.setattr("dolake.receiver.connection.check_events", fail)
+                    await speaker.say(batch(1, events(1, 10)))
+                    message = await speaker.socket.receive()
+                assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1011)
+            assert (await send(other, 2, source="other"))["status"] == "buffered"
+            async with Speaker(url) as again:
+                assert (await again.connect())["lastDurableSequence"] == 0
+                assert (await send(again, 1))["status"] == "buffered"
+
+    run(story())
+    assert "connection failed" in caplog.text
+    assert "row-1" not in caplog.text, "row data is never logged"

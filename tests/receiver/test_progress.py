@@ -101,11 +101,13 @@ def test_a_publish_is_told_to_all_who_listen() -> None:
         heard: list[tuple[Position, str]] = []
         progress.on_published(lambda position, path: heard.append((position, path)))
         progress.on_published(lambda position, path: heard.append((position, path)))
+        flushing = [progress.is_flushing]
         progress.publish_started()
-        assert progress.is_flushing
+        flushing.append(progress.is_flushing)
         progress.published(10, "warehouse/default")
+        flushing.append(progress.is_flushing)
         assert heard == [(10, "warehouse/default")] * 2
-        assert not progress.is_flushing
+        assert flushing == [False, True, False]
         assert progress.flush_count == 1
         assert progress.last_flush_ms == Clock().now_ms
 
@@ -159,13 +161,16 @@ def test_waiting_ends_with_an_error_when_publishing_fails_and_says_that_nothing_
 def test_who_stopped_waiting_does_no_harm() -> None:
     async def story() -> None:
         progress = await progress_with(20)
-        for finish in (lambda: progress.published(20, ""), lambda: progress.publish_failed("x")):
+        for is_published in (True, False):
             waiting = asyncio.ensure_future(progress.wait_committed(30))
             await asyncio.sleep(0)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            finish()
+            if is_published:
+                progress.published(20, "")
+            else:
+                progress.publish_failed("no bucket")
 
     run(story())
 
@@ -209,10 +214,12 @@ def test_an_open_breaker_is_half_open_while_it_is_tried_and_one_more_failure_ope
     async def story() -> None:
         progress = await progress_with()
         failing(progress, 3)
+        states = [progress.breaker]
         progress.publish_started()
-        assert progress.breaker == "half-open"
+        states.append(progress.breaker)
         progress.publish_failed("still no bucket")
-        assert progress.breaker == "open"
+        states.append(progress.breaker)
+        assert states == ["open", "half-open", "open"]
 
     run(story())
 
@@ -251,10 +258,11 @@ def test_only_what_is_taken_while_the_breaker_is_open_counts_as_fallback() -> No
 def test_a_publisher_attaches_and_detaches() -> None:
     async def story() -> None:
         progress = await progress_with()
-        assert not progress.is_attached
+        seen = [progress.is_attached]
         progress.attach()
-        assert progress.is_attached
+        seen.append(progress.is_attached)
         progress.detach()
-        assert not progress.is_attached
+        seen.append(progress.is_attached)
+        assert seen == [False, True, False]
 
     run(story())

@@ -16,6 +16,7 @@ import dolake
 from dolake.journal.reader import JournalReader
 from dolake.wire.messages import decode_raw_batch
 from tests.support.aio import run
+from tests.support.lake import running_lake
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event, events
 
@@ -314,13 +315,6 @@ def test_no_page_of_another_site_can_read_an_answer(server: ServerProcess) -> No
 # --- settings while the server runs ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """For tests that change settings, so that no other test meets them."""
-    with ServerProcess(tmp_path / "home") as process:
-        yield process
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -367,6 +361,13 @@ def test_a_patch_is_checked_as_a_whole_before_any_of_it_counts(
     assert not (server.home / "settings-changed.json").exists()
 
 
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """For a test that changes settings, so that no other test meets them."""
+    with ServerProcess(tmp_path / "home") as process:
+        yield process
+
+
 def test_a_change_counts_at_once_or_says_that_it_waits_and_survives_a_restart(own_server: ServerProcess) -> None:
     said = change(own_server, maxEventSize=1000, max_payload_size=2000, server={"basePath": "/lake"})
     assert set(said["applied"]) == {"rate_limit.max_event_size", "rate_limit.max_payload_size"}
@@ -409,37 +410,42 @@ def test_a_change_that_a_variable_overrules_says_so(tmp_path: Path) -> None:
         assert setting(server, "rate_limit.max_event_size")["value"] == 5000
 
 
-def test_without_deduplication_a_batch_sent_twice_is_kept_twice(own_server: ServerProcess) -> None:
+async def change_here(url: str, **patch: Any) -> None:
+    async with aiohttp.ClientSession() as session, session.patch(f"{url}/v1/config", json=patch) as answer:
+        assert answer.status == 200
+        assert len((await answer.json())["applied"]) == len(patch)
+
+
+def test_without_deduplication_a_batch_sent_twice_is_kept_twice(tmp_path: Path) -> None:
     def kept() -> list[int]:
-        with JournalReader(own_server.home / "journal") as reader:
+        with JournalReader(tmp_path / "journal") as reader:
             return [change.sequence for record in reader.read() for change in decode_raw_batch(record.payload).events]
 
     async def story() -> None:
-        async with Speaker(own_server.url) as speaker:
+        async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
             same = batch(1, events(1, 2))
             assert (await speaker.ask(same))["status"] == "buffered"
             assert (await speaker.ask(same))["status"] == "duplicate"
-            assert change(own_server, enableDeduplication=False)["applied"] == ["lake.enable_deduplication"]
+            await change_here(url, enableDeduplication=False)
             assert (await speaker.ask(same))["status"] == "buffered"
             assert (await speaker.ask(batch(2, [event(1, after={"other": True})])))["status"] == "buffered"
             assert kept() == [1, 2, 1, 2, 1]
-            change(own_server, enableDeduplication=True)
-            assert (await speaker.connect())["lastDurableSequence"] == 2, (
-                "what was written meanwhile moved nothing back"
-            )
+            await change_here(url, enableDeduplication=True)
+            status = await speaker.connect()
+            assert status["lastDurableSequence"] == 2, "what was written meanwhile moved nothing back"
             assert (await speaker.ask(batch(3, events(2, 3))))["status"] == "buffered"
             assert kept() == [1, 2, 1, 2, 1, 3]
 
     run(story())
 
 
-def test_the_deduplication_window_is_a_setting(own_server: ServerProcess) -> None:
+def test_the_deduplication_window_is_a_setting(tmp_path: Path) -> None:
     async def story() -> None:
-        async with Speaker(own_server.url) as speaker:
+        async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
             await speaker.ask(batch(1, events(1, 2)))
             other = batch(2, [event(1, after={"other": True})])
             assert (await speaker.ask(other))["reason"] == "invalid_sequence"
-            change(own_server, deduplicationWindowMs=0)
+            await change_here(url, deduplicationWindowMs=0)
             await speaker.ask(batch(2, events(3, 3)))
             assert (await speaker.ask(other))["status"] == "duplicate", "older than the window: its sequence decides"
 

@@ -14,6 +14,7 @@ from dolake.journal import segment
 from dolake.journal.base import Appended, Journal
 from dolake.journal.disk import Disk
 from dolake.journal.embedded import EmbeddedJournal, open_journal
+from dolake.journal.mark import FILE_NAME as MARK_FILE
 from dolake.journal.mark import Mark, MarkFile
 from dolake.journal.record import Record
 from dolake.settings import JournalSettings
@@ -126,10 +127,15 @@ async def opened(
 
 
 def copy_files(directory: Path, to: Path) -> Path:
-    """The files as kill -9 would leave them at this moment, in another directory."""
+    """The files as kill -9 would leave them at this moment, in another directory.
+
+    The mark comes first: a writer that goes on while we copy may then be ahead of its mark, as after a power failure,
+    but never behind it.
+    """
     to.mkdir()
-    for path in directory.iterdir():
-        if path.is_file() and path.suffix != ".tmp":
+    shutil.copyfile(directory / MARK_FILE, to / MARK_FILE)
+    for path in sorted(directory.iterdir()):
+        if path.is_file() and path.suffix != ".tmp" and path.name != MARK_FILE:
             shutil.copyfile(path, to / path.name)
     return to
 

@@ -2,7 +2,8 @@
 
 From rest.py, with metadata as it is in the file and updates as they came in the request; the result goes to the file
 and then the pointer moves. Nothing here waits, reads a clock or touches a disk. The rules and their strictness are
-those of Iceberg's Java library (TableMetadata.Builder); docs/reference says where we differ.
+those of Iceberg's Java library (TableMetadata.Builder), but a table's uuid cannot be reassigned, time never runs
+backwards, a gap in row ids stays a gap, and partition fields sent without ids get ids that are free.
 Promise: inputs are never changed, fields that we do not know are kept at every level, and a commit that changes
 nothing returns the very object it was given, so that the caller can leave file and pointer alone.
 """

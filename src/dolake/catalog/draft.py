@@ -87,10 +87,11 @@ class Draft:
 
 def _empty(format_version: int) -> Json:
     """What a table is before its first update; the order of the keys is the one in which files are read by people."""
-    metadata: Json = {
+    return {
         "format-version": format_version,
         "table-uuid": None,
         "location": None,
+        **({"last-sequence-number": 0} if format_version > 1 else {}),
         "last-updated-ms": 0,
         "last-column-id": 0,
         "current-schema-id": 0,
@@ -109,6 +110,3 @@ def _empty(format_version: int) -> Json:
         "snapshot-log": [],
         "metadata-log": [],
     }
-    if format_version > 1:
-        metadata["last-sequence-number"] = 0
-    return metadata

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dolake.errors import Conflict, NotFound
+from dolake.errors import Conflict, Forbidden, NotFound
 
 
 class NoSuchNamespace(NotFound):
@@ -35,3 +35,15 @@ class StaleGeneration(Conflict):
     """A pipeline that was replaced tried to publish."""
 
     code = "StaleGenerationException"
+
+
+class ManagedTable(Forbidden):
+    """Only the pipeline may do this to a table that DoLake manages."""
+
+    code = "ManagedTableException"
+
+
+class ReadOnly(Forbidden):
+    """A pinned warehouse shows one moment and cannot be changed."""
+
+    code = "ReadOnlyException"

@@ -257,12 +257,14 @@ def settle_snapshot_log(draft: Draft) -> None:
     current = draft.current_snapshot_id
     in_passing = draft.mains_in_passing - {current}
     log: list[Json] = draft.metadata.get("snapshot-log") or []
+    checked = 0 if draft.base is None else len(draft.base.get("snapshot-log") or ()) - 1
     if in_passing or draft.has_removed_snapshots:
         log = _true_entries(draft, log, in_passing)
         draft.keep("snapshot-log", log)
+        checked = 0
         if current is not None and log and log[-1]["snapshot-id"] != current:
             refuse("Cannot set invalid snapshot log: latest entry is not the current snapshot")
-    check_order_of_time(log, draft.last_updated_ms, "snapshot log")
+    check_order_of_time(log[max(0, checked) :], draft.last_updated_ms, "snapshot log")
     if draft.is_sequence_lowered:
         check_sequence_numbers(draft.metadata)
 

@@ -6,6 +6,7 @@ this version for its form, and nothing of a piece with a bad change in it goes o
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -97,13 +98,25 @@ def _encoded(change: ChangeLike, index: int, now_ms: int) -> Body:
         )
     event.timestamp = event.timestamp or now_ms
     try:
-        return Body(sequence, encode(event)[1:])
+        body = encode(event)
+        if b"null" in body:  # what no JSON number can say is written as null, and the value would be lost
+            _refuse_not_finite((event.before, event.after, event.metadata), index)
+        return Body(sequence, body[1:])
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise MessageValidationError(
             f"cannot be written as JSON: {error}",
             path=f"changes[{index}]",
             hint="use what msgspec can encode: JSON's own types, datetime, date, Decimal, UUID, bytes, dataclasses",
         ) from None
+
+
+def _refuse_not_finite(value: object, index: int) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise MessageValidationError(
+            f"{value} is no number that JSON has", path=f"changes[{index}]", hint="send null, or the word as a string"
+        )
+    for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _refuse_not_finite(each, index)
 
 
 def _from_change(change: Change) -> tuple[Any, _Event]:

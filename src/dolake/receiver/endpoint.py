@@ -1,83 +1,35 @@
-"""Sockets: each connection's messages are checked, made durable and answered, in order.
+"""Sockets: who is connected, who speaks for which stream, and how all of them are told to go.
 
-From aiohttp; to the journal. Promise: `buffered` is said after the batch's fdatasync, never before; a batch that was
-not kept gets a nack that says why; no connection can make the server hold more than `max_buffer_size` bytes that are
-not on disk, because who would exceed it is not read from. docs/reference/protocol.md has the messages.
+From aiohttp; to connection.py, one for each socket. Promise: a stream has one speaker; no connection can make the
+server hold more than `max_buffer_size` bytes that are not on disk, because who would exceed it is not read from.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
-import time
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
-from msgspec import UNSET, UnsetType
+from aiohttp import web
 
-from dolake.changes import Batch, StreamId
-from dolake.errors import (
-    Conflict,
-    DoLakeError,
-    InvalidInput,
-    InvalidSequence,
-    MessageValidationError,
-    OutcomeUnknown,
-    Unavailable,
-)
-from dolake.journal import dedup
-from dolake.journal.base import Appended
+from dolake.changes import StreamId
+from dolake.errors import InvalidInput
 from dolake.journal.embedded import EmbeddedJournal
 from dolake.positions import Position
-from dolake.receiver import admission
 from dolake.receiver.admission import TableRegistry
-from dolake.receiver.answers import Answers, reason_of, retry_delay_ms
+from dolake.receiver.answers import Answers
+from dolake.receiver.connection import Connection
 from dolake.receiver.progress import Progress
-from dolake.settings import RateLimitConfig, SettingsStore
-from dolake.wire.messages import (
-    PROTOCOL_VERSION,
-    BatchMessage,
-    ConnectMessage,
-    EnvelopeBatch,
-    FlushRequestMessage,
-    HeartbeatMessage,
-    ServerState,
-    check_events,
-    decode_head,
-    decode_received,
-    encode,
-    stream_of,
-)
+from dolake.receiver.stats import ReceiverStats
+from dolake.settings import SettingsStore
+from dolake.wire.messages import ServerState
 from dolake.wire.session import Session, Speakers
 
 logger = logging.getLogger(__name__)
-_OUTBOX_MAX = 1000
-_OUTBOX_WAIT_S = 30.0
-_PERSISTED_MAX = 1024
 _RECEIVING_FOR_MS = 1000
 _SHARD_LENGTH_MAX = 256
-_GOODBYE = WSCloseCode.GOING_AWAY.to_bytes(2, "big") + b"shutting down"
 _PING_EVERY_S = 60.0  # finds out that a silent peer is gone; 10,000 idle connections cost 170 pings a second
-ACK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-
-
-@dataclass(slots=True)
-class ReceiverStats:
-    """Counters since the start."""
-
-    connection_count: int = 0
-    message_count: int = 0
-    byte_count: int = 0
-    ack_counts: dict[str, int] = field(default_factory=dict)
-    nack_counts: dict[str, int] = field(default_factory=dict)
-    duplicate_change_count: int = 0
-    ack_seconds: float = 0.0
-    ack_buckets: list[int] = field(default_factory=lambda: [0] * (len(ACK_BUCKETS_S) + 1))
 
 
 class Receiver:
@@ -143,12 +95,17 @@ class Receiver:
             self.speakers.leave(connection.session)
         return socket
 
-    def take_over(self, stream: StreamId, session: Session) -> None:
-        """The newest connection speaks for the stream; the one before it is told."""
+    async def take_over(self, stream: StreamId, session: Session) -> None:
+        """The newest connection speaks for the stream; the one before it is told and may finish its sentence.
+
+        Without that wait a batch which the former one is just comparing with the journal would be written after the
+        newer one was told where its stream stands.
+        """
         if former := self.speakers.take(stream, session):
             logger.info("stream taken over", extra={"stream": str(stream)})
             if connection := self._connections.get(former):
                 connection.tell_taken_over()
+                await connection.is_listening.wait()
 
     async def close(self, wait_ms: int) -> None:
         """Take no more batches, answer what is on its way, then close every socket."""
@@ -162,298 +119,6 @@ class Receiver:
     def _tell_persisted(self, position: Position, path: str) -> None:
         for connection in self._connections.values():
             connection.tell_persisted(position, path)
-
-
-class Connection:
-    """One socket: a loop that reads, and one that sends what has been answered."""
-
-    def __init__(self, receiver: Receiver, socket: web.WebSocketResponse, *, shard: str) -> None:
-        self.session = Session()
-        self._receiver, self._socket, self._shard = receiver, socket, shard
-        self._outbox: deque[bytes] = deque()
-        self._wake = asyncio.Event()
-        self._is_drained = asyncio.Event()
-        self._is_drained.set()
-        self._is_gone = False
-        self._is_ended = asyncio.Event()
-        self._pending_count = 0
-        self._refusals_in_row = 0
-        self._unpersisted: deque[tuple[Position, int]] = deque(maxlen=_PERSISTED_MAX)
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            sender = tasks.create_task(self._send_answers())
-            try:
-                async for message in self._socket:
-                    if message.type is WSMsgType.TEXT:
-                        await self._take(message.data)
-                    elif message.type is WSMsgType.BINARY:
-                        self._refuse_binary()
-                    if len(self._outbox) > _OUTBOX_MAX and not await self._wait_for_reader():
-                        break
-            finally:
-                sender.cancel()
-                self._is_ended.set()
-
-    async def close(self) -> None:
-        """Say that the server stops, answer everything, say goodbye, and wait until the client does too."""
-        expected = self.session.expected
-        error = Unavailable("the server is shutting down", hint="reconnect and send again what is not acknowledged")
-        self._nack(0 if expected is None else expected, error)
-        while (self._pending_count or self._outbox) and not self._is_gone:
-            self._is_drained.clear()
-            await self._is_drained.wait()
-        # Not socket.close(), which cuts the connection while the client may still be sending: closed over bytes that
-        # nobody read, TCP resets it, and answers that the client has not read yet are lost on the way.
-        self._is_gone = True  # no answer may follow a close frame
-        with contextlib.suppress(ClientConnectionResetError, ConnectionResetError):
-            await self._socket.send_frame(_GOODBYE, WSMsgType.CLOSE)
-        await self._is_ended.wait()
-
-    def tell_taken_over(self) -> None:
-        error = InvalidSequence(f"a newer connection speaks for {self.session.stream} now", hint="close this one")
-        self._nack(self.session.expected or 0, error)
-
-    def tell_persisted(self, position: Position, path: str) -> None:
-        number = None
-        while self._unpersisted and self._unpersisted[0][0] <= position:
-            _, kept = self._unpersisted.popleft()
-            number = kept if number is None else max(number, kept)  # a retry may have come after its successors
-        if number is not None:
-            self._count_ack("persisted")
-            self._post(self._receiver.answers.persisted(number, path, self._limits))
-
-    # --- what a client says ------------------------------------------------------------------------------------------
-
-    async def _take(self, data: bytes) -> None:
-        stats = self._receiver.stats
-        stats.message_count += 1
-        stats.byte_count += len(data)
-        try:
-            admission.check_payload_size(data, self._limits, self._receiver.settings.current.journal)
-            message = decode_received(data)
-        except DoLakeError as error:
-            head = decode_head(data)
-            if head.is_batch and self.session.expected is None:
-                self.session.refuse(head.sequence_number)
-            self._nack(head.sequence_number, error, head.correlation_id)
-            return
-        match message:
-            case BatchMessage():
-                await self._take_batch(message, data)
-            case ConnectMessage():
-                await self._take_connect(message)
-            case HeartbeatMessage():
-                self._take_heartbeat(message)
-            case FlushRequestMessage():
-                self._receiver.progress.request_flush()
-                self._ack_ok(message.correlation_id)
-
-    async def _take_batch(self, message: EnvelopeBatch, data: bytes) -> None:
-        """Give the batch its place in the journal; the answer follows when it is durable."""
-        receiver, number, started = self._receiver, message.sequence_number, time.perf_counter()
-        try:
-            self._refuse_if_closing()
-            self._bind(stream_of(message, self._shard))
-            is_next = self.session.expect(number)
-        except DoLakeError as error:
-            self._nack(number, error, message.correlation_id)
-            return
-        fresh_tables: list[str] = []
-        try:
-            tables = check_events(message)
-            if not message.events:
-                self._ack_ok(message.correlation_id, number)
-                return
-            admission.check_event_sizes(data, self._limits)
-            fresh_tables = receiver.tables.check(tables, message)
-            lake = receiver.settings.current.lake
-            admission.check_fallback(receiver.progress.breaker, receiver.progress.fallback_bytes, lake)
-            await receiver.journal.room(lake.max_buffer_size)
-            batch = self._as_batch(message, tables, data)
-            self._refuse_reused_number(batch, is_next=is_next)
-            ticket = await receiver.journal.append(batch)
-        except DoLakeError as error:
-            receiver.tables.forget(fresh_tables)
-            self._refuse(number, error, message.correlation_id, is_next=is_next)
-            return
-        receiver.last_batch_ms = receiver.clock_ms()
-        self._pending_count += 1
-        answer = functools.partial(self._answer, number, message.correlation_id, started, is_next, fresh_tables)
-        ticket.done.add_done_callback(answer)
-
-    def _refuse_reused_number(self, batch: Batch, *, is_next: bool) -> None:
-        """A number that was used before is a retry, whatever its borders; only new changes under it are a mistake."""
-        if not is_next and dedup.is_new(self._receiver.journal.admitted(batch.stream), batch):
-            what = f"batch {batch.number} was sent before, and now has other changes"
-            raise InvalidSequence(what, expected=self.session.expected, hint="send them under the expected number")
-
-    def _as_batch(self, message: EnvelopeBatch, tables: tuple[str, ...], data: bytes) -> Batch:
-        if self.session.is_taken_over:
-            raise InvalidSequence(f"a newer connection speaks for {self.session.stream} now")
-        stream = stream_of(message, self._shard)
-        epoch = self.session.epoch
-        return Batch(
-            stream=stream,
-            epoch=self._receiver.journal.point(stream).epoch if epoch is None else epoch,
-            number=message.sequence_number,
-            sequence_first=message.events[0].sequence,
-            sequence_last=message.events[-1].sequence,
-            change_count=len(message.events),
-            tables=tables,
-            payload=data,
-        )
-
-    async def _take_connect(self, message: ConnectMessage) -> None:
-        receiver = self._receiver
-        try:
-            self._refuse_if_closing()
-            if message.protocol_version != PROTOCOL_VERSION:
-                raise MessageValidationError(
-                    f"protocolVersion {message.protocol_version} is not spoken here",
-                    path="$.protocolVersion",
-                    hint=f"this server speaks version {PROTOCOL_VERSION}",
-                )
-            stream = stream_of(message, self._shard)
-            self._bind(stream)
-            self._shard = stream.shard  # holds for later messages that name none
-            point = await receiver.journal.settled(stream)
-            if message.source_epoch is not None and message.source_epoch < point.epoch:
-                what = f"epoch {message.source_epoch} of {stream} is over; the stream is in epoch {point.epoch}"
-                raise InvalidSequence(what, hint="connect with this sourceEpoch, or a higher one after a restore")
-        except DoLakeError as error:
-            self._nack(0, error, message.correlation_id)
-            return
-        is_new_epoch = message.source_epoch is not None and message.source_epoch > point.epoch
-        epoch = max(point.epoch, message.source_epoch or 0)
-        self.session.epoch = epoch
-        if message.last_ack_sequence > point.sequence and not is_new_epoch:
-            logger.warning(
-                "source remembers more than this journal holds",
-                extra={"stream": str(stream), "source": message.last_ack_sequence, "durable": point.sequence},
-            )
-        status = receiver.answers.status(receiver.state, receiver.speakers.source_count)
-        status.correlation_id = message.correlation_id
-        status.last_durable_sequence = 0 if is_new_epoch else point.sequence
-        status.last_batch_number = point.number
-        status.source_epoch = epoch
-        status.position = receiver.journal.durable
-        status.max_payload_size = self._limits.max_payload_size
-        status.max_event_size = self._limits.max_event_size
-        self._post(encode(status))
-
-    def _take_heartbeat(self, message: HeartbeatMessage) -> None:
-        stream = self.session.stream or stream_of(message, self._shard)
-        self._ack_ok(message.correlation_id, self._receiver.journal.point(stream).number)
-
-    def _bind(self, stream: StreamId) -> None:
-        if self.session.bind(stream):
-            self._receiver.take_over(stream, self.session)
-
-    def _refuse_if_closing(self) -> None:
-        if self._receiver.is_closing:
-            raise Unavailable("the server is shutting down", hint="reconnect and send again")
-
-    def _refuse_binary(self) -> None:
-        hint = "send JSON in text frames; binaryProtocol is not offered"
-        self._nack(0, MessageValidationError("binary frames are not spoken here", hint=hint))
-
-    # --- what we answer ----------------------------------------------------------------------------------------------
-
-    def _answer(
-        self,
-        number: int,
-        correlation_id: str | UnsetType,
-        started: float,
-        is_next: bool,
-        fresh_tables: list[str],
-        done: asyncio.Future[Appended],
-    ) -> None:
-        """The batch is durable, or could not be made so."""
-        self._pending_count -= 1
-        error = done.exception()
-        if error:
-            self._receiver.tables.forget(fresh_tables)
-            known = error if isinstance(error, DoLakeError) else OutcomeUnknown(f"writing failed: {error}")
-            self._refuse(number, known, correlation_id, is_next=is_next)
-            return
-        appended = done.result()
-        receiver = self._receiver
-        self._refusals_in_row = 0
-        self._unpersisted.append((appended.end, number))
-        receiver.stats.duplicate_change_count += appended.duplicate_count
-        is_fallback = receiver.progress.breaker != "closed"
-        self._count_ack("duplicate" if not appended.change_count else "fallback" if is_fallback else "buffered")
-        seconds = time.perf_counter() - started
-        receiver.stats.ack_seconds += seconds
-        receiver.stats.ack_buckets[bisect_left(ACK_BUCKETS_S, seconds)] += 1
-        self._post(receiver.answers.ack(number, appended, correlation_id, self._limits))
-
-    def _ack_ok(self, correlation_id: str | UnsetType, number: int | None = None) -> None:
-        if number is None:
-            number = self._receiver.journal.point(self.session.stream).number if self.session.stream else 0
-        self._count_ack("ok")
-        self._post(self._receiver.answers.ack(number, None, correlation_id, self._limits))
-
-    def _refuse(self, number: int, error: DoLakeError, correlation_id: str | UnsetType, *, is_next: bool) -> None:
-        """Nothing of this batch was kept, so its number is expected again, unless it was a retry of an older one."""
-        if is_next:
-            self.session.refuse(number)
-        self._nack(number, error, correlation_id)
-
-    def _nack(self, number: int, error: DoLakeError, correlation_id: str | UnsetType = UNSET) -> None:
-        delay_ms = retry_delay_ms(self._refusals_in_row, self._limits)
-        if not isinstance(error, Conflict):
-            self._refusals_in_row += 1
-        counts = self._receiver.stats.nack_counts
-        reason = reason_of(error, is_closing=self._receiver.is_closing)
-        counts[reason] = counts.get(reason, 0) + 1
-        self._post(
-            self._receiver.answers.nack(
-                number, error, correlation_id, retry_delay_ms=delay_ms, is_closing=self._receiver.is_closing
-            )
-        )
-
-    def _count_ack(self, status: str) -> None:
-        counts = self._receiver.stats.ack_counts
-        counts[status] = counts.get(status, 0) + 1
-
-    @property
-    def _limits(self) -> RateLimitConfig:
-        return self._receiver.settings.current.rate_limit
-
-    def _post(self, message: bytes) -> None:
-        if self._is_gone:
-            return
-        self._outbox.append(message)
-        self._wake.set()
-
-    async def _send_answers(self) -> None:
-        try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                while self._outbox:
-                    await self._socket.send_frame(self._outbox[0], WSMsgType.TEXT)
-                    self._outbox.popleft()
-                self._is_drained.set()
-        except (ClientConnectionResetError, ConnectionResetError):
-            pass
-        finally:  # also when the connection ends and cancels us: nobody may go on waiting for answers to go out
-            self._is_gone = True
-            self._outbox.clear()
-            self._is_drained.set()
-
-    async def _wait_for_reader(self) -> bool:
-        """A client that does not read its answers is not read from either; after a while it is let go."""
-        self._is_drained.clear()
-        try:
-            async with asyncio.timeout(_OUTBOX_WAIT_S):
-                await self._is_drained.wait()
-        except TimeoutError:
-            logger.warning("client does not read its answers", extra={"stream": str(self.session.stream)})
-            return False
-        return True
 
 
 def _shard_of(request: web.Request) -> str:

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 import dolake
-from dolake.errors import Conflict, DoLakeError, InvalidInput, NotFound, Unavailable
+from dolake.catalog.rest import MethodNotAllowed, Unprocessable
+from dolake.errors import Conflict, DoLakeError, Forbidden, InvalidInput, NotFound, Unavailable
 from dolake.server.lake import Lake
 from dolake.server.operations import LAKE, ROUTES, json_response
 
@@ -109,8 +110,14 @@ def _is_loopback(host: str) -> bool:
 
 def _status_of(error: DoLakeError) -> int:
     match error:
+        case Unprocessable():
+            return 422
+        case MethodNotAllowed():
+            return 405
         case InvalidInput():
             return 400
+        case Forbidden():
+            return 403
         case NotFound():
             return 404
         case Conflict():

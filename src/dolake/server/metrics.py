@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from dolake.receiver.endpoint import ACK_BUCKETS_S
+from dolake.receiver.stats import ACK_BUCKETS_S
 from dolake.server.lake import Lake
 
 _STATES = ("idle", "receiving", "flushing", "recovering", "error")

@@ -1,0 +1,53 @@
+"""The catalog as the server holds it: store, files, tables and views, and the threads they run in.
+
+From server/lake.py, which opens and closes it; to rest.py, which asks it. Nothing of it blocks the event loop: `run`
+takes a call to the catalog's own threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hmac
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from dolake.catalog.documents import Documents
+from dolake.catalog.sqlite import SqliteStore
+from dolake.catalog.tables import Tables
+from dolake.catalog.views import Views
+from dolake.storage.local import LocalStorage
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+_THREADS = 8
+
+
+class Catalog:
+    """Everything below /v1 that Iceberg's clients talk to."""
+
+    def __init__(self, home: Path, warehouse: Path, clock_ms: Callable[[], int]) -> None:
+        self.clock_ms = clock_ms
+        self.storage = LocalStorage(warehouse)
+        self.store = SqliteStore(home / "catalog.db")
+        documents = Documents(self.storage)
+        self.tables = Tables(self.store, documents, clock_ms)
+        self.views = Views(self.store, documents, clock_ms)
+        self.pipeline_secret = secrets.token_urlsafe(32)
+        """Minted anew at each start and given to the pipeline alone: who shows it may change managed tables."""
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="catalog")
+
+    async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """Make this call in one of the catalog's threads."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, functools.partial(call, *args, **kwargs))
+
+    def is_pipeline(self, secret: str | None) -> bool:
+        return secret is not None and hmac.compare_digest(secret.encode(), self.pipeline_secret.encode())
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._threads.shutdown)
+        self.store.close()

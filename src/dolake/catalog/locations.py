@@ -1,0 +1,76 @@
+"""Which names the catalog takes, and where a table or view lies.
+
+From tables.py and views.py. Pure. Promise: a name becomes a folder below the warehouse and nothing else, whatever is
+in it; a location that a client asks for is honoured only inside the warehouse.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+import uuid
+
+from dolake.catalog.base import Name, Namespace
+from dolake.errors import InvalidInput
+from dolake.storage.base import Storage
+
+_PART_LENGTH_MAX_BYTES = 255
+_DEPTH_MAX = 16
+_UNSAFE = re.compile(r"[^\w.\-=@+ ]")
+
+
+def check_namespace(namespace: Namespace) -> Namespace:
+    if not namespace or len(namespace) > _DEPTH_MAX:
+        raise InvalidInput(f"a namespace has 1 to {_DEPTH_MAX} levels, this one {len(namespace)}")
+    for part in namespace:
+        _check_part(part, "a namespace level")
+    return namespace
+
+
+def check_name(name: Name) -> Name:
+    check_namespace(name.namespace)
+    _check_part(name.name, "a table or view name")
+    return name
+
+
+def default_location(storage: Storage, name: Name) -> str:
+    """`warehouse/ns/table`; with a few random digits where that folder is taken or the name cannot be one."""
+    folders = [_folder(part) for part in (*name.namespace, name.name)]
+    location = "/".join((storage.root, *folders))
+    is_plain = folders == [*name.namespace, name.name]
+    if is_plain and next(iter(storage.list(location)), None) is None:
+        return location
+    return f"{location}-{uuid.uuid4().hex[:12]}"
+
+
+def checked_location(storage: Storage, wanted: str) -> str:
+    """A location that a client chose, if it lies below the warehouse."""
+    location = wanted.rstrip("/")
+    if not is_inside(storage, location):
+        raise InvalidInput(
+            f"location {wanted} is not inside the warehouse {storage.root}", hint="leave it out, or choose one below it"
+        )
+    return location
+
+
+def is_inside(storage: Storage, location: str) -> bool:
+    plain = _plain(location)
+    return plain.startswith(_plain(storage.root) + "/") and not {"..", "."} & set(plain.split("/"))
+
+
+def _plain(location: str) -> str:
+    """`file:/x`, `file:///x` and `/x` are one place."""
+    return "/" + location.removeprefix("file:").lstrip("/") if location.startswith(("file:", "/")) else location
+
+
+def _folder(part: str) -> str:
+    folder = _UNSAFE.sub("_", part)
+    return "_" + folder if folder.strip(". ") == "" else folder
+
+
+def _check_part(part: str, what: str) -> None:
+    if not part or len(part.encode(errors="surrogatepass")) > _PART_LENGTH_MAX_BYTES:
+        raise InvalidInput(f"{what} has 1 to {_PART_LENGTH_MAX_BYTES} bytes, this one is {part[:40]!r}")
+    for character in part:
+        if unicodedata.category(character) in ("Cc", "Cs"):
+            raise InvalidInput(f"{what} contains {character!r}, a character that no name may have")
