@@ -17,12 +17,17 @@ START_MS = 1_700_000_000_000
 FILE = "file:///warehouse/shop/orders/metadata/00001.metadata.json"
 
 
+def hyphened(fields: Json) -> Json:
+    """Underscores in the names of Python's arguments stand for the hyphens of the specification."""
+    return {key.replace("_", "-"): value for key, value in fields.items()}
+
+
 def field(id_: int, name: str, type_: Any = "long", *, required: bool = False, **others: Any) -> Json:
-    return {"id": id_, "name": name, "type": type_, "required": required, **others}
+    return {"id": id_, "name": name, "type": type_, "required": required, **hyphened(others)}
 
 
 def schema(*fields: Json, id_: int = 0, **others: Any) -> Json:
-    return {"type": "struct", "schema-id": id_, "fields": list(fields), **others}
+    return {"type": "struct", "schema-id": id_, "fields": list(fields), **hyphened(others)}
 
 
 ORDERS = schema(field(1, "id", required=True), field(2, "at", "timestamptz"), field(3, "note", "string"))
@@ -44,7 +49,7 @@ def order(*source_ids: int, id_: int = 1) -> Json:
 
 def table(format_version: int = 2, *, history: int = 0, **request: Any) -> Json:
     """A table of orders with this many snapshots in `main`, one a second, as a client would have made it."""
-    request = {"name": "orders", "schema": ORDERS, **request}
+    request = {"name": "orders", "schema": ORDERS, **hyphened(request)}
     metadata = new_table_metadata(
         request, location="file:///warehouse/shop/orders", uuid=UUID, now_ms=START_MS, format_version=format_version
     )
@@ -74,7 +79,7 @@ def snapshot(id_: int, sequence: int | None, parent: int | None = None, **others
         made["sequence-number"] = sequence
     if parent is not None:
         made["parent-snapshot-id"] = parent
-    return {**made, **others}
+    return {**made, **hyphened(others)}
 
 
 def append(metadata: Json, id_: int, **others: Any) -> list[Json]:
@@ -82,7 +87,7 @@ def append(metadata: Json, id_: int, **others: Any) -> list[Json]:
     version = metadata["format-version"]
     parent = metadata["current-snapshot-id"]
     if version > 2:
-        others = {"first-row-id": metadata["next-row-id"], "added-rows": 10, **others}
+        others = {"first_row_id": metadata["next-row-id"], "added_rows": 10, **others}
     sequence = metadata["last-sequence-number"] + 1 if version > 1 else None
     made = snapshot(id_, sequence, None if parent in (None, -1) else parent, **others)
     return [add(made), main(id_)]
@@ -97,16 +102,15 @@ def main(id_: int) -> Json:
 
 
 def ref(name: str, id_: int, type_: str = "branch", **limits: int) -> Json:
-    return {"action": "set-snapshot-ref", "ref-name": name, "snapshot-id": id_, "type": type_, **limits}
+    return {"action": "set-snapshot-ref", "ref-name": name, "snapshot-id": id_, "type": type_, **hyphened(limits)}
 
 
 def act(action: str, **fields: Any) -> Json:
-    """An update by its action; underscores in the names of fields stand for hyphens."""
-    return {"action": action, **{key.replace("_", "-"): value for key, value in fields.items()}}
+    return {"action": action, **hyphened(fields)}
 
 
 def need(type_: str, **fields: Any) -> Json:
-    return {"type": type_, **{key.replace("_", "-"): value for key, value in fields.items()}}
+    return {"type": type_, **hyphened(fields)}
 
 
 def ids(entries: Sequence[Json], key: str = "snapshot-id") -> list[int]:
@@ -121,7 +125,7 @@ def view_version(id_: int = 1, sql: str = "select 1", *dialects: str, **others: 
         "summary": {"engine-name": "spark"},
         "default-namespace": ["shop"],
         "representations": [{"type": "sql", "sql": sql, "dialect": dialect} for dialect in dialects or ("spark",)],
-        **others,
+        **hyphened(others),
     }
 
 

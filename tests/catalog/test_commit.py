@@ -80,6 +80,11 @@ def test_a_new_table_needs_all_its_parts(missing: str, reason: str) -> None:
         commit(None, *(update for update in CREATE if update["action"] != missing))
 
 
+def test_an_assigned_uuid_goes_before_the_offered_one() -> None:
+    made = apply_updates(None, CREATE, now_ms=START_MS, metadata_location=None, new_uuid=OTHER_UUID)
+    assert made["table-uuid"] == UUID
+
+
 def test_nothing_makes_no_table() -> None:
     with pytest.raises(InvalidInput):
         commit(None)
@@ -185,10 +190,8 @@ def test_updates_are_applied_in_their_order() -> None:
 
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_fields_that_we_do_not_know_are_kept_at_every_level(format_version: int) -> None:
-    odd = {"x-new": {"deep": [1, None]}}
-    metadata = table(
-        format_version, schema=schema(field(1, "id", **odd), **odd), **{"partition-spec": {"fields": [], **odd}}
-    )
+    odd: Any = {"x-new": {"deep": [1, None]}}
+    metadata = table(format_version, schema=schema(field(1, "id", **odd), **odd), partition_spec={"fields": [], **odd})
     metadata = {**metadata, **odd}
     metadata = commit(metadata, *append(metadata, 1, **odd))
     metadata = commit(metadata, {**ref("main", 1), **odd})

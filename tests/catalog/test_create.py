@@ -9,7 +9,20 @@ import pytest
 
 from dolake.catalog.create import RESERVED_PROPERTIES, new_table_metadata, new_view_metadata
 from dolake.errors import InvalidInput
-from tests.catalog.examples import ORDERS, START_MS, UUID, field, ids, order, schema, spec, table, view, view_version
+from tests.catalog.examples import (
+    ORDERS,
+    START_MS,
+    UUID,
+    field,
+    hyphened,
+    ids,
+    order,
+    schema,
+    spec,
+    table,
+    view,
+    view_version,
+)
 
 NESTED = schema(
     field(10, "id", required=True),
@@ -28,12 +41,12 @@ NESTED = schema(
         },
     ),
     field(50, "note", "string"),
-    **{"identifier-field-ids": [10]},
+    identifier_field_ids=[10],
 )
 
 
 def create(properties: dict[str, str] | None = None, **request: Any) -> dict[str, Any]:
-    request = {"name": "t", "schema": ORDERS, **request}
+    request = {"name": "t", "schema": ORDERS, **hyphened(request)}
     if properties is not None:
         request["properties"] = properties
     before = copy.deepcopy(request)
@@ -89,7 +102,7 @@ def test_columns_are_numbered_anew_siblings_first() -> None:
 
 def test_specs_and_orders_follow_their_columns_to_the_new_ids() -> None:
     by_day = spec(("day", "identity", 31, 1234), ("id_bucket", "bucket[4]", 10, 1230), id_=7)
-    made = create(schema=NESTED, **{"partition-spec": by_day, "write-order": order(50, 10, id_=3)})
+    made = create(schema=NESTED, partition_spec=by_day, write_order=order(50, 10, id_=3))
     assert made["partition-specs"] == [spec(("day", "identity", 7, 1000), ("id_bucket", "bucket[4]", 1, 1001))]
     assert made["sort-orders"] == [order(5, 1)]
     assert (made["last-partition-id"], made["default-sort-order-id"]) == (1001, 1)
@@ -97,7 +110,7 @@ def test_specs_and_orders_follow_their_columns_to_the_new_ids() -> None:
 
 def test_a_spec_may_come_without_ids() -> None:
     sent = {"fields": [{"name": "at_day", "transform": "day", "source-id": 2}]}
-    assert create(**{"partition-spec": sent})["partition-specs"] == [spec(("at_day", "day", 2, 1000))]
+    assert create(partition_spec=sent)["partition-specs"] == [spec(("at_day", "day", 2, 1000))]
 
 
 @pytest.mark.parametrize("version", ["1", "2", "3"])
@@ -140,7 +153,7 @@ def test_metrics_may_be_set_for_any_column() -> None:
 
 
 def test_types_and_defaults_of_format_3_are_refused_in_format_2() -> None:
-    for each in (field(1, "v", "variant"), field(1, "v", "long", **{"initial-default": 3})):
+    for each in (field(1, "v", "variant"), field(1, "v", "long", initial_default=3)):
         with pytest.raises(InvalidInput, match="not supported until v3"):
             create(schema=schema(each))
         assert create({"format-version": "3"}, schema=schema(each))["format-version"] == 3
@@ -185,7 +198,7 @@ def test_a_new_view_has_one_version_made_now() -> None:
 
 
 def test_a_new_view_counts_from_1_whatever_the_client_proposed() -> None:
-    request = {"schema": {**ORDERS, "schema-id": 9}, "view-version": view_version(8, **{"schema-id": 9})}
+    request = {"schema": {**ORDERS, "schema-id": 9}, "view-version": view_version(8, schema_id=9)}
     made = new_view_metadata(request, location="file:///v", uuid=UUID, now_ms=START_MS)
     assert (made["current-version-id"], made["versions"][0]["schema-id"]) == (1, 0)
     assert made["schemas"][0]["schema-id"] == 0

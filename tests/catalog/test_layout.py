@@ -53,8 +53,8 @@ def test_a_schema_with_another_doc_default_or_identifier_is_another_schema() -> 
     metadata = table(3)
     for other in (
         schema(*ORDERS["fields"][:2], field(3, "note", "string", doc="what they said")),
-        schema(*ORDERS["fields"][:2], field(3, "note", "string", **{"initial-default": "-"})),
-        schema(*ORDERS["fields"], **{"identifier-field-ids": [1]}),
+        schema(*ORDERS["fields"][:2], field(3, "note", "string", initial_default="-")),
+        schema(*ORDERS["fields"], identifier_field_ids=[1]),
     ):
         assert len(commit(metadata, add_schema(other))["schemas"]) == 2
 
@@ -88,7 +88,7 @@ def test_an_unknown_schema_cannot_become_current() -> None:
 
 
 def test_a_schema_in_use_cannot_lose_the_columns_of_the_default_spec_or_order() -> None:
-    metadata = table(**{"partition-spec": BY_DAY, "write-order": order(3)})
+    metadata = table(partition_spec=BY_DAY, write_order=order(3))
     for kept, reason in (([1, 3], "partition field: at_day"), ([1, 2], "sort field")):
         smaller = schema(*(each for each in ORDERS["fields"] if each["id"] in kept))
         with pytest.raises(InvalidInput, match=reason):
@@ -96,13 +96,13 @@ def test_a_schema_in_use_cannot_lose_the_columns_of_the_default_spec_or_order() 
 
 
 def test_a_column_of_an_old_spec_may_go() -> None:
-    metadata = commit(table(**{"partition-spec": BY_DAY}), add_spec(spec()), act("set-default-spec", spec_id=-1))
+    metadata = commit(table(partition_spec=BY_DAY), add_spec(spec()), act("set-default-spec", spec_id=-1))
     smaller = schema(ORDERS["fields"][0], ORDERS["fields"][2])
     assert commit(metadata, add_schema(smaller), act("set-current-schema", schema_id=-1))["current-schema-id"] == 1
 
 
 def test_a_new_column_cannot_take_the_name_of_a_partition() -> None:
-    metadata = table(**{"partition-spec": BY_DAY})
+    metadata = table(partition_spec=BY_DAY)
     clash = schema(*ORDERS["fields"], field(4, "at_day", "date"))
     with pytest.raises(InvalidInput, match="different field in schema: at_day"):
         commit(metadata, add_schema(clash), act("set-current-schema", schema_id=-1))
@@ -117,7 +117,7 @@ def test_types_of_format_3_are_refused_before_it(type_: str) -> None:
 
 
 def test_initial_defaults_are_refused_before_format_3() -> None:
-    newer = schema(*ORDERS["fields"], field(4, "new", "long", **{"initial-default": 0}))
+    newer = schema(*ORDERS["fields"], field(4, "new", "long", initial_default=0))
     with pytest.raises(InvalidInput, match="Invalid initial default for new"):
         commit(table(2), add_schema(newer))
     assert commit(table(3), add_schema(newer))["schemas"][1]["fields"][3]["initial-default"] == 0
@@ -140,7 +140,7 @@ def test_a_new_spec_gets_the_next_id_and_its_fields_keep_theirs() -> None:
 
 
 def test_an_equal_spec_is_used_again_whatever_its_field_ids() -> None:
-    metadata = table(**{"partition-spec": BY_DAY})
+    metadata = table(partition_spec=BY_DAY)
     assert commit(metadata, add_spec(spec(("at_day", "DAY", 2, 1007)))) is metadata
 
 
@@ -150,7 +150,7 @@ def test_the_highest_partition_id_never_falls() -> None:
 
 
 def test_fields_without_ids_get_the_id_of_the_same_partition_or_a_free_one() -> None:
-    metadata = table(**{"partition-spec": BY_DAY})
+    metadata = table(partition_spec=BY_DAY)
     sent = spec(("id_bucket", "bucket[16]", 1, 0), ("day", "day", 2, 0))
     for each in sent["fields"]:
         del each["field-id"]
@@ -163,6 +163,18 @@ def test_format_1_wants_partition_ids_in_sequence() -> None:
     with pytest.raises(InvalidInput, match="sequential IDs that are required in v1"):
         commit(table(1), add_spec(BY_ID))
     assert commit(table(1), add_spec(BY_DAY))["last-partition-id"] == 1000
+
+
+def test_partition_ids_end_where_32_bits_do() -> None:
+    metadata = commit(table(), add_spec(spec(("at_day", "day", 2, 2**31 - 1))))
+    with pytest.raises(InvalidInput, match="beyond 32 bits"):
+        commit(metadata, add_spec({"fields": [{"name": "id", "transform": "identity", "source-id": 1}]}))
+
+
+def test_fields_without_ids_count_from_1000_in_format_1() -> None:
+    metadata = table(1, partition_spec=spec(("at_day", "day", 2, 1000), ("id", "identity", 1, 1001)))
+    made = commit(metadata, add_spec({"fields": [{"name": "id", "transform": "identity", "source-id": 1}]}))
+    assert ids(made["partition-specs"][1]["fields"], "field-id") == [1000]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +237,7 @@ def test_a_new_order_gets_the_next_id_and_an_equal_one_is_used_again() -> None:
 
 
 def test_back_to_unsorted_is_order_0() -> None:
-    metadata = table(**{"write-order": order(1)})
+    metadata = table(write_order=order(1))
     made = commit(metadata, add_order(order()), act("set-default-sort-order", sort_order_id=-1))
     assert made["sort-orders"][1] == order()
     assert made["default-sort-order-id"] == 0

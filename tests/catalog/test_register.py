@@ -106,7 +106,8 @@ def test_format_2_must_have_what_format_1_may_leave_out(missing: str) -> None:
 
 
 def test_a_file_that_is_no_object_is_refused() -> None:
-    for document in (None, [], "{}"):
+    documents: list[Any] = [None, [], "{}"]
+    for document in documents:
         with pytest.raises(InvalidInput):
             registered_table_metadata(document)
         with pytest.raises(InvalidInput):
@@ -128,7 +129,7 @@ def test_a_view_comes_back_as_it_is() -> None:
         {"location": 3},
         {"schemas": []},
         {"versions": []},
-        {"versions": [view_version(1, **{"schema-id": 9})]},
+        {"versions": [view_version(1, schema_id=9)]},
         {"current-version-id": 9},
         {"version-log": [{}]},
         {"properties": None},

@@ -47,16 +47,16 @@ def mapped(key_id: int, value_id: int, value: Any) -> dict[str, Any]:
         (schema(field(1, "a", listed(2, "long")) | {"doc": 3}), "doc"),
         (schema(field(1, "a", {"type": "list", "element-id": 2, "element": "long"})), "element-required"),
         (schema(field(1, "a", {**mapped(2, 3, "long"), "key-id": "2"})), "key-id"),
-        (schema(field(1, "a"), **{"identifier-field-ids": [2]}), "field does not exist"),
-        (schema(field(1, "a"), **{"identifier-field-ids": [1]}), "not a required field"),
-        (schema(field(1, "a", "double", required=True), **{"identifier-field-ids": [1]}), "float or double"),
-        (schema(field(1, "a", struct(), required=True), **{"identifier-field-ids": [1]}), "not a primitive"),
-        (schema(field(1, "a"), **{"identifier-field-ids": "1"}), "non-array"),
+        (schema(field(1, "a"), identifier_field_ids=[2]), "field does not exist"),
+        (schema(field(1, "a"), identifier_field_ids=[1]), "not a required field"),
+        (schema(field(1, "a", "double", required=True), identifier_field_ids=[1]), "float or double"),
+        (schema(field(1, "a", struct(), required=True), identifier_field_ids=[1]), "not a primitive"),
+        (schema(field(1, "a"), identifier_field_ids="1"), "non-array"),
         (
-            schema(field(1, "a", struct(field(2, "b", required=True))), **{"identifier-field-ids": [2]}),
+            schema(field(1, "a", struct(field(2, "b", required=True))), identifier_field_ids=[2]),
             "nested in an optional field a",
         ),
-        (schema(field(1, "a", listed(2, "long"), required=True), **{"identifier-field-ids": [2]}), "nested in a"),
+        (schema(field(1, "a", listed(2, "long"), required=True), identifier_field_ids=[2]), "nested in a"),
     ],
     ids=str,
 )
@@ -66,7 +66,7 @@ def test_a_schema_that_java_could_not_read_is_refused(sent: Any, reason: str) ->
 
 
 def test_an_identifier_may_be_in_required_structs() -> None:
-    sent = schema(field(1, "a", struct(field(2, "b", required=True)), required=True), **{"identifier-field-ids": [2]})
+    sent = schema(field(1, "a", struct(field(2, "b", required=True)), required=True), identifier_field_ids=[2])
     assert checked_schema(sent)[0] == sent
 
 

@@ -50,7 +50,7 @@ def some_append(draw: Draw, metadata: Json) -> list[Json]:
     branch = draw(st.sampled_from(["main", "main", "audit"]))
     head = metadata["refs"].get(branch, {}).get("snapshot-id")
     id_ = metadata["last-sequence-number"] + 1
-    made = snapshot(id_, id_, head, **{"schema-id": metadata["current-schema-id"]})
+    made = snapshot(id_, id_, head, schema_id=metadata["current-schema-id"])
     return [add(made), ref(branch, id_)]
 
 

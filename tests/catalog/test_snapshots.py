@@ -125,12 +125,17 @@ def test_row_ids_of_format_3_are_counted_on() -> None:
 def test_rows_numbered_before_the_table_s_next_row_came_too_late() -> None:
     metadata = table(3, history=2)
     with pytest.raises(CommitConflict, match="first-row-id is behind table next-row-id: 19 < 20"):
-        commit(metadata, *append(metadata, 3, **{"first-row-id": 19}))
+        commit(metadata, *append(metadata, 3, first_row_id=19))
 
 
 def test_row_ids_after_a_gap_are_never_given_out_twice() -> None:
     metadata = table(3, history=2)
-    assert commit(metadata, *append(metadata, 3, **{"first-row-id": 100}))["next-row-id"] == 110
+    assert commit(metadata, *append(metadata, 3, first_row_id=100))["next-row-id"] == 110
+
+
+def test_row_ids_end_where_64_bits_do() -> None:
+    with pytest.raises(InvalidInput, match="beyond 64 bits"):
+        commit(table(3), add(snapshot(1, 1, first_row_id=2**63 - 1, added_rows=1)))
 
 
 def test_format_3_wants_row_ids() -> None:
@@ -198,7 +203,7 @@ def test_a_branch_beside_main_leaves_no_entry_in_the_log() -> None:
 
 
 def test_limits_of_a_branch_are_kept_and_those_left_open_are_not_written() -> None:
-    sent = {**ref("main", 1, **{"min-snapshots-to-keep": 5, "max-ref-age-ms": 7}), "max-snapshot-age-ms": None}
+    sent = {**ref("main", 1, min_snapshots_to_keep=5, max_ref_age_ms=7), "max-snapshot-age-ms": None}
     made = commit(table(history=1), sent)
     assert made["refs"]["main"] == {"snapshot-id": 1, "type": "branch", "min-snapshots-to-keep": 5, "max-ref-age-ms": 7}
     assert commit(made, sent) is made
@@ -211,12 +216,12 @@ def test_limits_of_a_branch_are_kept_and_those_left_open_are_not_written() -> No
         (ref("main", 9), "unknown snapshot: 9"),
         (ref("main", 1, "tag"), "it must be a branch"),
         (ref("x", 1, "twig"), "Invalid snapshot ref type: twig"),
-        (ref("x", 1, "branch", **{"min-snapshots-to-keep": 0}), "greater than 0"),
-        (ref("x", 1, "branch", **{"min-snapshots-to-keep": 2**31}), "greater than 0"),
-        (ref("x", 1, "branch", **{"max-snapshot-age-ms": -1}), "greater than 0"),
-        (ref("x", 1, "tag", **{"max-ref-age-ms": 0}), "greater than 0"),
-        (ref("x", 1, "tag", **{"min-snapshots-to-keep": 1}), "Tags do not support"),
-        (ref("x", 1, "tag", **{"max-snapshot-age-ms": 1}), "Tags do not support"),
+        (ref("x", 1, "branch", min_snapshots_to_keep=0), "greater than 0"),
+        (ref("x", 1, "branch", min_snapshots_to_keep=2**31), "greater than 0"),
+        (ref("x", 1, "branch", max_snapshot_age_ms=-1), "greater than 0"),
+        (ref("x", 1, "tag", max_ref_age_ms=0), "greater than 0"),
+        (ref("x", 1, "tag", min_snapshots_to_keep=1), "Tags do not support"),
+        (ref("x", 1, "tag", max_snapshot_age_ms=1), "Tags do not support"),
     ],
     ids=str,
 )
@@ -267,7 +272,7 @@ def test_a_statistics_file_without_one_of_its_fields_is_refused(missing: str) ->
 def test_a_writer_whose_clock_is_minutes_ahead_is_refused() -> None:
     """Java's readers would refuse the table from then on."""
     metadata = table(history=1)
-    late = snapshot(2, 2, 1, **{"timestamp-ms": START_MS + 100_000})
+    late = snapshot(2, 2, 1, timestamp_ms=START_MS + 100_000)
     with pytest.raises(InvalidInput, match="Invalid update timestamp") as refused:
         commit(metadata, add(late), main(2), now_ms=START_MS + 5000)
     assert "clocks differ by 95 s" in refused.value.hint
@@ -276,7 +281,7 @@ def test_a_writer_whose_clock_is_minutes_ahead_is_refused() -> None:
 
 def test_a_writer_whose_clock_is_minutes_behind_is_refused() -> None:
     metadata = table(history=1)
-    early = snapshot(2, 2, 1, **{"timestamp-ms": START_MS - 60_000})
+    early = snapshot(2, 2, 1, timestamp_ms=START_MS - 60_000)
     with pytest.raises(InvalidInput, match="Expected sorted snapshot log"):
         commit(metadata, add(early), main(2))
     assert commit(metadata, add({**early, "timestamp-ms": START_MS - 58_000}), main(2))["current-snapshot-id"] == 2

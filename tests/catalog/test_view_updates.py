@@ -45,6 +45,12 @@ def test_a_version_gets_the_next_id_if_its_own_is_taken() -> None:
     assert ids(made["versions"], "version-id") == [1, 2]
 
 
+def test_version_ids_end_where_32_bits_do() -> None:
+    metadata = commit(view(), add_version(view_version(2**31 - 1, "select 2")))
+    with pytest.raises(InvalidInput, match="beyond 32 bits"):
+        commit(metadata, add_version(view_version(3, "select 3")))
+
+
 def test_an_equal_version_is_used_again_whatever_its_id_and_time() -> None:
     metadata = replaced(view(), 2)
     same = {**metadata["versions"][0], "version-id": 9, "timestamp-ms": 1}
@@ -64,10 +70,20 @@ def test_a_commit_makes_one_entry_in_the_log_even_if_it_changes_its_mind() -> No
 
 
 def test_a_version_may_name_the_schema_that_was_added_with_it() -> None:
-    version = view_version(2, "select 2", **{"schema-id": -1})
+    version = view_version(2, "select 2", schema_id=-1)
     made = commit(view(), act("add-schema", schema=WIDER), add_version(version), LAST)
     assert ids(made["schemas"], "schema-id") == [0, 1]
     assert made["versions"][1]["schema-id"] == 1
+
+
+def test_a_schema_may_come_before_the_version_that_uses_it() -> None:
+    assert ids(commit(view(), act("add-schema", schema=WIDER))["schemas"], "schema-id") == [0, 1]
+
+
+def test_a_default_catalog_is_written_only_if_there_is_one() -> None:
+    for catalog, written in (("prod", {"default-catalog": "prod"}), (None, {})):
+        made = commit(view(), add_version(view_version(2, "select 2", default_catalog=catalog)))
+        assert {key: value for key, value in made["versions"][1].items() if key == "default-catalog"} == written
 
 
 def test_an_equal_schema_is_used_again() -> None:
@@ -80,8 +96,8 @@ def test_an_equal_schema_is_used_again() -> None:
     [
         ([LAST], "no current version id has been set"),
         ([act("set-current-view-version", view_version_id=9)], "unknown version: 9"),
-        ([add_version(view_version(2, **{"schema-id": -1}))], "no schema has been added"),
-        ([add_version(view_version(2, **{"schema-id": 7}))], "unknown schema: 7"),
+        ([add_version(view_version(2, schema_id=-1))], "no schema has been added"),
+        ([add_version(view_version(2, schema_id=7))], "unknown schema: 7"),
         ([add_version(view_version(2, "select 2", "spark", "SPARK"))], "multiple queries for dialect spark"),
         ([add_version(view_version(2, representations=[{"type": "plan"}]))], "unsupported view representations: plan"),
         ([act("assign-uuid", uuid=OTHER_UUID)], "Cannot reassign uuid"),
@@ -161,7 +177,7 @@ def test_versions_added_in_this_commit_are_kept_beyond_the_limit() -> None:
 
 
 def test_fields_that_we_do_not_know_are_kept() -> None:
-    version = view_version(2, "select 2", **{"x-new": 1})
+    version = view_version(2, "select 2", x_new=1)
     version["representations"][0]["x-new"] = 2
     made = commit({**view(), "x-new": 3}, add_version(version), LAST)
     assert made["x-new"] == 3

@@ -400,6 +400,25 @@ def test_a_torn_write_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCa
     run(story())
 
 
+def test_what_was_cut_off_never_comes_back(tmp_path: Path) -> None:
+    """Of a torn group its second batch had arrived whole; the first one, sent again, would fit exactly before it."""
+
+    async def story() -> None:
+        image = await write_image(tmp_path, [10], [600, 700])
+        path, start = segments_of(image)[-1], mark_of(image).offset
+        data = bytearray(path.read_bytes())
+        data[start : start + 512] = bytes(512)
+        path.write_bytes(bytes(data))
+        async with opened(image) as journal:
+            assert sequences_in(journal.read(START)) == [1]
+            await keep(journal, batch_of(2, 2, number=2, pad=600))
+            after = copy_files(image, tmp_path / "after")
+        async with opened(after) as journal:
+            assert sequences_in(journal.read(START)) == [1, 2]
+
+    run(story())
+
+
 class RecordingDisk(Disk):
     """Remembers which bytes were written and in which order."""
 

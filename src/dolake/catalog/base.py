@@ -93,6 +93,15 @@ class Page:
     next: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """The answer to a request with an Idempotency-Key, kept in the same transaction as what it changed."""
+
+    key: str
+    until_ms: int
+    status: int
+
+
 class CatalogStore(Protocol):
     """All calls block; the catalog owns the threads for it."""
 
@@ -107,13 +116,18 @@ class CatalogStore(Protocol):
     def list_namespaces(self, parent: Namespace, after: str | None, limit: int | None) -> Page: ...
     def list_names(self, namespace: Namespace, kind: Kind, after: str | None, limit: int | None) -> Page: ...
     def find(self, name: Name, kind: Kind) -> Pointer: ...
-    def commit(self, changes: Sequence[Create | Move], publish: Publish | None = None) -> list[Pointer]: ...
+    def commit(
+        self, changes: Sequence[Create | Move], publish: Publish | None = None, remember: Remember | None = None
+    ) -> list[Pointer]: ...
     def drop(self, name: Name, kind: Kind) -> Pointer: ...
     def rename(self, source: Name, target: Name, kind: Kind) -> None: ...
     def snapshot(self, names: Sequence[Name] | None) -> tuple[list[Pointer], Published]:
         """These tables (or all of them) and the published row, at one moment."""
 
     def published(self) -> Published: ...
+    def time_of(self, position: Position) -> int | None:
+        """When the lake reached this position, or the last one published before it."""
+
     def begin_generation(self) -> Published:
         """A new pipeline starts: from now on only its generation may publish."""
 

@@ -7,10 +7,11 @@ takes a call to the catalog's own threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -19,6 +20,7 @@ from dolake.catalog.documents import Documents
 from dolake.catalog.sqlite import SqliteStore
 from dolake.catalog.tables import Tables
 from dolake.catalog.views import Views
+from dolake.settings import CatalogSettings
 from dolake.storage.local import LocalStorage
 
 Arguments = ParamSpec("Arguments")
@@ -29,21 +31,37 @@ _THREADS = 8
 class Catalog:
     """Everything below /v1 that Iceberg's clients talk to."""
 
-    def __init__(self, home: Path, warehouse: Path, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, home: Path, warehouse: Path, settings: CatalogSettings, clock_ms: Callable[[], int]) -> None:
         self.clock_ms = clock_ms
-        self.storage = LocalStorage(warehouse)
+        self.storage = LocalStorage(warehouse, [Path(root) for root in settings.location_roots])
         self.store = SqliteStore(home / "catalog.db")
         documents = Documents(self.storage)
         self.tables = Tables(self.store, documents, clock_ms)
         self.views = Views(self.store, documents, clock_ms)
         self.pipeline_secret = secrets.token_urlsafe(32)
         """Minted anew at each start and given to the pipeline alone: who shows it may change managed tables."""
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="catalog")
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Make this call in one of the catalog's threads."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, functools.partial(call, *args, **kwargs))
+
+    @contextlib.asynccontextmanager
+    async def turn(self, key: str) -> AsyncIterator[None]:
+        """One at a time for each key; others go on."""
+        lock, waiting = self._turns.get(key, (asyncio.Lock(), 0))
+        self._turns[key] = lock, waiting + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._turns[key]
+            if waiting == 1:
+                del self._turns[key]
+            else:
+                self._turns[key] = lock, waiting - 1
 
     def is_pipeline(self, secret: str | None) -> bool:
         return secret is not None and hmac.compare_digest(secret.encode(), self.pipeline_secret.encode())

@@ -15,6 +15,7 @@ from functools import cached_property
 
 import msgspec
 
+from dolake.catalog.errors import MissingFile
 from dolake.catalog.readers import only_refs
 from dolake.catalog.values import Json
 from dolake.errors import Damaged, DoLakeError
@@ -71,6 +72,12 @@ class Documents:
         document = Document(location, self.storage.read(location))
         self._keep(document)
         return document
+
+    def read_present(self, location: str) -> Document:
+        """Like `read`, but where it costs nothing the file is looked for too: a table without it is broken."""
+        if self.storage.is_quick and not self.storage.exists(location):
+            raise MissingFile(f"Failed to open input stream for file: {location}", hint="restore the file")
+        return self.read(location)
 
     def write(self, metadata: Json, *, version: int) -> Document:
         """Write a new file below the table's location, durable when this returns."""

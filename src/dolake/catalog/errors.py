@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dolake.errors import Conflict, Forbidden, NotFound
+from dolake.errors import Conflict, Forbidden, InvalidInput, NotFound
 
 
 class NoSuchNamespace(NotFound):
@@ -15,6 +15,12 @@ class NoSuchTable(NotFound):
 
 class NoSuchView(NotFound):
     code = "NoSuchViewException"
+
+
+class MissingFile(NotFound):
+    """A table's metadata file is not where the catalog says."""
+
+    code = "NotFoundException"
 
 
 class AlreadyExists(Conflict):
@@ -47,3 +53,9 @@ class ReadOnly(Forbidden):
     """A pinned warehouse shows one moment and cannot be changed."""
 
     code = "ReadOnlyException"
+
+
+class IllegalArgument(InvalidInput):
+    """A request that table or view metadata does not allow, by the name that Iceberg's clients know."""
+
+    code = "IllegalArgumentException"

@@ -46,21 +46,11 @@ def default_location(storage: Storage, name: Name) -> str:
 def checked_location(storage: Storage, wanted: str) -> str:
     """A location that a client chose, if it lies below the warehouse."""
     location = wanted.rstrip("/")
-    if not is_inside(storage, location):
+    if not storage.is_inside(location):
         raise InvalidInput(
             f"location {wanted} is not inside the warehouse {storage.root}", hint="leave it out, or choose one below it"
         )
     return location
-
-
-def is_inside(storage: Storage, location: str) -> bool:
-    plain = _plain(location)
-    return plain.startswith(_plain(storage.root) + "/") and not {"..", "."} & set(plain.split("/"))
-
-
-def _plain(location: str) -> str:
-    """`file:/x`, `file:///x` and `/x` are one place."""
-    return "/" + location.removeprefix("file:").lstrip("/") if location.startswith(("file:", "/")) else location
 
 
 def _folder(part: str) -> str:

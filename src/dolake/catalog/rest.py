@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import functools
 import gzip
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 import msgspec
 from aiohttp import web
 
 from dolake.catalog import locations
-from dolake.catalog.base import Name, Namespace, Publish
+from dolake.catalog.base import Name, Namespace, Publish, Remember
 from dolake.catalog.catalog import Catalog
 from dolake.catalog.documents import Document
+from dolake.catalog.errors import IllegalArgument, ReadOnly
+from dolake.catalog.pins import PUBLISHED_TO, Pin, parse_pin, pinned
 from dolake.catalog.tables import TableCommit
 from dolake.catalog.values import Json, as_object, as_objects, read_text, read_texts
 from dolake.errors import InvalidInput, NotFound
@@ -28,14 +31,17 @@ PIPELINE_HEADER = "X-DoLake-Pipeline"
 SEPARATOR = "\x1f"
 _COMPRESS_FROM_BYTES = 2048
 _PAGE_MAX = 10_000
-_PUBLISH_KEYS = ("dolake.published-from", "dolake.published-to", "dolake.generation")
+_ANSWERS_KEPT, _ANSWERS_KEPT_MS = "PT30M", 30 * 60 * 1000
+_PUBLISH_KEYS = ("dolake.published-from", PUBLISHED_TO, "dolake.generation")
 
 
 class Call:
     """One request, taken apart: its catalog, the named parts of its path, its query and its body."""
 
-    def __init__(self, catalog: Catalog, request: web.Request, parts: dict[str, str], body: bytes) -> None:
-        self.catalog, self.request, self.parts = catalog, request, parts
+    def __init__(
+        self, catalog: Catalog, request: web.Request, parts: dict[str, str], body: bytes, pin: Pin | None
+    ) -> None:
+        self.catalog, self.request, self.parts, self.pin = catalog, request, parts, pin
         self._body = body
         query = request.raw_path.partition("?")[2]
         self.query = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
@@ -55,6 +61,21 @@ class Call:
     @property
     def is_pipeline(self) -> bool:
         return self.catalog.is_pipeline(self.request.headers.get(PIPELINE_HEADER))
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The client's name for this very request, so that asking again does not do it again."""
+        sent = self.request.headers.get("Idempotency-Key")
+        if sent is None:
+            return None
+        try:
+            return f"{uuid.UUID(sent)} {self.request.method} {self.request.raw_path}"
+        except ValueError:
+            raise InvalidInput(f"Idempotency-Key {sent[:60]!r} is not a UUID") from None
+
+    def remember(self, status: int) -> Remember | None:
+        key = self.idempotency_key
+        return Remember(key, self.catalog.clock_ms() + _ANSWERS_KEPT_MS, status) if key else None
 
     @functools.cached_property
     def body(self) -> Json:
@@ -140,7 +161,9 @@ async def list_tables(call: Call) -> Answer:
 async def create_table(call: Call) -> Answer:
     name = Name(call.namespace, read_text(call.body, "name"))
     create = call.catalog.tables.create
-    document, metadata = await call.catalog.run(create, name, call.body, is_pipeline=call.is_pipeline)
+    document, metadata = await call.catalog.run(
+        create, name, call.body, is_pipeline=call.is_pipeline, remember=call.remember(200)
+    )
     if document is None:
         return _json({"metadata-location": None, "metadata": metadata, "config": {}})
     return await _loaded(call, document)
@@ -148,6 +171,8 @@ async def create_table(call: Call) -> Answer:
 
 async def load_table(call: Call) -> Answer:
     document = await call.catalog.run(call.catalog.tables.load, call.table)
+    if call.pin:
+        return await _loaded_pinned(call, document, call.pin)
     return await _loaded(call, document)
 
 
@@ -160,7 +185,9 @@ async def commit_table(call: Call) -> Answer:
     commit = _commit_of(call.table, call.body)
     publish = _publish_of([commit], call)
     tables = call.catalog.tables
-    (document,) = await call.catalog.run(tables.commit, [commit], is_pipeline=call.is_pipeline, publish=publish)
+    (document,) = await call.catalog.run(
+        tables.commit, [commit], is_pipeline=call.is_pipeline, publish=publish, remember=call.remember(200)
+    )
     return await _with_metadata(call, document)
 
 
@@ -170,7 +197,13 @@ async def commit_transaction(call: Call) -> Answer:
         raise InvalidInput("table-changes is empty", hint="a transaction changes at least one table")
     commits = [_commit_of(_identifier(change.get("identifier")), change) for change in changes]
     publish = _publish_of(commits, call)
-    await call.catalog.run(call.catalog.tables.commit, commits, is_pipeline=call.is_pipeline, publish=publish)
+    await call.catalog.run(
+        call.catalog.tables.commit,
+        commits,
+        is_pipeline=call.is_pipeline,
+        publish=publish,
+        remember=call.remember(204),
+    )
     return web.Response(status=204)
 
 
@@ -263,13 +296,14 @@ async def published(call: Call) -> Answer:
 
 
 async def config(call: Call) -> Answer:
+    """What clients ask first. A server has one warehouse, so whatever name a client has for it is right."""
     warehouse = call.query.get("warehouse", "")
-    if warehouse not in ("", "lake", call.catalog.storage.root, call.catalog.storage.root.removeprefix("file://")):
-        raise NotFound(f"Warehouse {warehouse} does not exist", hint="leave it out, or say warehouse=lake")
+    overrides = {"prefix": quote(warehouse, safe="")} if parse_pin(warehouse) else {}
     return _json(
         {
             "defaults": {},
-            "overrides": {},
+            "overrides": overrides,
+            "idempotency-key-lifetime": _ANSWERS_KEPT,
             "endpoints": [
                 f"{method} {_SHOWN_PREFIX}{path}" for method, path, _ in ROUTES if path.startswith(_OF_ICEBERG)
             ],
@@ -331,21 +365,31 @@ class MethodNotAllowed(InvalidInput):
         self.allowed = allowed
 
 
-def find_route(method: str, raw_path: str) -> tuple[Handler, dict[str, str]]:
-    """The handler for a path below /v1, as it was sent, and the decoded parts that its pattern names."""
+def find_route(method: str, raw_path: str) -> tuple[Handler, dict[str, str], Pin | None]:
+    """The handler for a path below /v1, as it was sent, the decoded parts that its pattern names, and its pin."""
     segments = [segment for segment in raw_path.partition("?")[0].split("/") if segment]
     while segments and segments[0] == "v1":  # clients that were given .../v1 as the address add their own
         segments = segments[1:]
+    pin = None
+    if segments and segments[0] not in _ROOTS:
+        pin = parse_pin(unquote(segments[0]))
+        segments = segments[1:] if pin else segments
     allowed: set[str] = set()
     for each, path, handler in ROUTES:
         parts = _match(path.split("/")[1:], segments)
         if parts is not None:
             if each == method:
-                return handler, parts
+                _refuse_change(pin, method, handler)
+                return handler, parts, pin
             allowed.add(each)
     if allowed:
         raise MethodNotAllowed(f"{method} is not served at this path", allowed)
     raise NotFound("No such path", hint="GET /v1/config lists what is served")
+
+
+def _refuse_change(pin: Pin | None, method: str, handler: Handler) -> None:
+    if pin and method not in ("GET", "HEAD") and handler is not report_metrics:
+        raise ReadOnly("this warehouse is pinned to one moment and cannot be changed", hint="use it without @")
 
 
 def _match(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
@@ -362,8 +406,16 @@ def _match(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
 
 async def serve(catalog: Catalog, request: web.Request, raw_path: str) -> Answer:
     """Answer one request of an Iceberg client; `raw_path` is what follows the base path."""
-    handler, parts = find_route(request.method, raw_path)
-    return await handler(Call(catalog, request, parts, await request.read()))
+    handler, parts, pin = find_route(request.method, raw_path)
+    call = Call(catalog, request, parts, await request.read(), pin)
+    try:
+        if request.method in ("GET", "HEAD") or call.idempotency_key is None:
+            return await handler(call)
+        return await _once(call, handler)
+    except InvalidInput as error:
+        if type(error) is InvalidInput:
+            raise IllegalArgument(error.message, hint=error.hint) from None
+        raise
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -379,6 +431,46 @@ async def _list_names(call: Call, kind: Any) -> Answer:
     namespace = call.namespace
     names = [{"namespace": namespace, "name": name} for name in page.items]
     return _json({"identifiers": names, "next-page-token": page.next})
+
+
+async def _once(call: Call, handler: Handler) -> Answer:
+    """Do what was asked, unless a request with the same key did it already; then give the same answer."""
+    key = call.idempotency_key
+    assert key is not None
+    async with call.catalog.turn(key):
+        raw = await call.catalog.run(call.catalog.store.recall_answer, key, call.catalog.clock_ms())
+        if raw is None:
+            answer = await handler(call)
+            await call.catalog.run(_keep_answer, call, key, answer)
+            return answer
+    kept_answer = msgspec.json.decode(raw, type=_KeptAnswer)
+    if kept_answer.location:
+        return await _loaded(call, await call.catalog.run(call.catalog.tables.read, kept_answer.location))
+    return web.Response(body=kept_answer.body, status=kept_answer.status, content_type="application/json")
+
+
+def _keep_answer(call: Call, key: str, answer: Answer) -> None:
+    """Commits have kept theirs with what they changed; the others do it here."""
+    store, now_ms = call.catalog.store, call.catalog.clock_ms()
+    if store.recall_answer(key, now_ms) is None and isinstance(answer, web.Response):
+        body = answer.body if isinstance(answer.body, bytes) else b""
+        kept = msgspec.json.encode(_KeptAnswer(answer.status, None, body))
+        store.keep_answer(key, kept, now_ms + _ANSWERS_KEPT_MS)
+
+
+class _KeptAnswer(msgspec.Struct):
+    status: int
+    location: str | None = None
+    body: bytes = b""
+
+
+async def _loaded_pinned(call: Call, document: Document, pin: Pin) -> Answer:
+    def show() -> bytes:
+        time_ms = None if pin.position is None else call.catalog.store.time_of(pin.position)
+        return msgspec.json.encode(pinned(document.metadata, pin, time_ms))
+
+    raw = await call.catalog.run(show)
+    return await _raw_answer(call, document.location, raw, {}, config=b',"config":{}')
 
 
 async def _loaded(call: Call, document: Document) -> Answer:

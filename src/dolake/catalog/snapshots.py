@@ -16,6 +16,7 @@ from dolake.catalog.readers import MAIN
 from dolake.catalog.values import (
     Json,
     is_int,
+    is_whole,
     read_int,
     read_ints,
     read_long,
@@ -121,7 +122,10 @@ def _advance_rows(draft: Draft, snapshot: Json) -> None:
             hint="load the table again and number the rows from its next-row-id",
         )
     # Java adds only added-rows. If the writer left a gap, the ids behind it would then be given out a second time.
-    draft.metadata["next-row-id"] = first + snapshot["added-rows"]
+    next_row = first + snapshot["added-rows"]
+    if not is_whole(next_row):
+        refuse(f"Cannot add a snapshot, next-row-id would be beyond 64 bits: {next_row}")
+    draft.metadata["next-row-id"] = next_row
 
 
 def _not_negative(snapshot: Json, key: str) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dolake.catalog.schemas import Columns
 from dolake.catalog.types import can_transform, canonical_transform, is_primitive, kind_of
-from dolake.catalog.values import Json, as_object, read_int, read_objects, read_text, refuse
+from dolake.catalog.values import Json, as_object, is_int, read_int, read_objects, read_text, refuse
 
 FIELD_ID_START = 1000
 UNSORTED_ID = 0
@@ -53,6 +53,8 @@ def numbered_spec(spec: Json, specs: Iterable[Json], last_partition_id: int, for
         id_ = known.get(_source(field))
         if id_ is None:
             id_, next_id = next_id, next_id + 1
+        if not is_int(id_):
+            refuse(f"Cannot add spec, the id of its field {field['name']} would be beyond 32 bits: {id_}")
         fields.append({**field, "field-id": id_})
     return {**spec, "fields": fields}
 

@@ -27,6 +27,7 @@ from dolake.catalog.base import (
     Pointer,
     Publish,
     Published,
+    Remember,
 )
 from dolake.catalog.errors import (
     AlreadyExists,
@@ -38,6 +39,7 @@ from dolake.catalog.errors import (
     StaleGeneration,
 )
 from dolake.errors import Damaged, DoLakeError, Unavailable
+from dolake.positions import Position
 
 _SEPARATOR = "\x1f"
 _NO_LIMIT = -1
@@ -118,12 +120,16 @@ class SqliteStore:
     def find(self, name: Name, kind: Kind) -> Pointer:
         return _require(self._run, name, kind)
 
-    def commit(self, changes: Sequence[Create | Move], publish: Publish | None = None) -> list[Pointer]:
+    def commit(
+        self, changes: Sequence[Create | Move], publish: Publish | None = None, remember: Remember | None = None
+    ) -> list[Pointer]:
         with self._writing() as run:
             for change in changes:
                 _create(run, change) if isinstance(change, Create) else _move(run, change)
             if publish:
                 _publish(run, publish)
+            if remember:
+                run("keep_answer", _remembered(remember, changes))
             return [_require(run, change.name, change.kind) for change in changes]
 
     def drop(self, name: Name, kind: Kind) -> Pointer:
@@ -158,6 +164,10 @@ class SqliteStore:
 
     def published(self) -> Published:
         return Published(*self._run("published").fetchone())
+
+    def time_of(self, position: Position) -> int | None:
+        row = self._run("time_of", {"position": position}).fetchone()
+        return None if row is None else int(row[0])
 
     def begin_generation(self) -> Published:
         with self._writing() as run:
@@ -317,6 +327,13 @@ def _move(run: Any, change: Move) -> None:
         raise CommitConflict(f"Cannot commit {change.name}: it has changed since", hint="load it again, then retry")
 
 
+def _remembered(remember: Remember, changes: Sequence[Create | Move]) -> dict[str, Any]:
+    """A change of one table is answered with its metadata, found again by its location; others without a body."""
+    location = changes[0].metadata_location if remember.status == 200 else None
+    answer = msgspec.json.encode({"status": remember.status, "location": location})
+    return {"key": remember.key, "answer": answer, "until_ms": remember.until_ms}
+
+
 def _publish(run: Any, publish: Publish) -> None:
     row = {
         "from_position": publish.from_position,
@@ -325,6 +342,7 @@ def _publish(run: Any, publish: Publish) -> None:
         "at_ms": publish.at_ms,
     }
     if run("publish", row).rowcount == 1:
+        run("note_publish", {"position": publish.to_position, "at_ms": publish.at_ms})
         return
     found = Published(*run("published").fetchone())
     if found.generation != publish.generation:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dolake.catalog import locations
-from dolake.catalog.base import CatalogStore, Create, Move, Name, Pointer, Publish
+from dolake.catalog.base import CatalogStore, Create, Move, Name, Pointer, Publish, Published, Remember
 from dolake.catalog.commit import apply_updates, check_requirements
 from dolake.catalog.create import new_table_metadata
 from dolake.catalog.documents import Document, Documents, version_of
@@ -59,14 +59,24 @@ class Tables:
     # --- look --------------------------------------------------------------------------------------------------------
 
     def load(self, name: Name) -> Document:
-        return self._documents.read(self._store.find(name, "table").metadata_location)
+        return self._documents.read_present(self._store.find(name, "table").metadata_location)
 
     def find(self, name: Name) -> Pointer:
         return self._store.find(name, "table")
 
     # --- change ------------------------------------------------------------------------------------------------------
 
-    def create(self, name: Name, request: Json, *, is_pipeline: bool) -> tuple[Document | None, Json]:
+    def load_all(self, names: Sequence[Name] | None = None) -> tuple[dict[Name, Document], Published]:
+        """These tables, or all, and the published position, at one moment: never half of a publish."""
+        pointers, published = self._store.snapshot(names)
+        return {pointer.name: self._documents.read(pointer.metadata_location) for pointer in pointers}, published
+
+    def read(self, location: str) -> Document:
+        return self._documents.read(location)
+
+    def create(
+        self, name: Name, request: Json, *, is_pipeline: bool, remember: Remember | None = None
+    ) -> tuple[Document | None, Json]:
         """A new table, or with `stage-create` only its metadata: nothing is stored then."""
         locations.check_name(name)
         self._store.namespace_properties(name.namespace)
@@ -83,7 +93,9 @@ class Tables:
         if request.get("stage-create"):
             return None, metadata
         document = self._documents.write(metadata, version=0)
-        self._enter(Create(name, "table", metadata["table-uuid"], document.location, is_managed), document)
+        self._enter(
+            Create(name, "table", metadata["table-uuid"], document.location, is_managed), document, remember=remember
+        )
         return document, metadata
 
     def register(self, name: Name, location: str, *, is_overwriting: bool) -> Document:
@@ -107,7 +119,12 @@ class Tables:
         return document
 
     def commit(
-        self, commits: Sequence[TableCommit], *, is_pipeline: bool, publish: Publish | None = None
+        self,
+        commits: Sequence[TableCommit],
+        *,
+        is_pipeline: bool,
+        publish: Publish | None = None,
+        remember: Remember | None = None,
     ) -> list[Document]:
         """Apply these commits, all of them or none; returns what the tables are then."""
         names = [commit.name for commit in commits]
@@ -117,7 +134,7 @@ class Tables:
             for _ in range(_TRIES_MAX):
                 prepared = self._prepare(commits, is_pipeline=is_pipeline)
                 try:
-                    self._move(prepared, publish)
+                    self._move(prepared, publish, remember)
                 except CommitConflict:
                     if publish:
                         raise
@@ -217,10 +234,10 @@ class Tables:
         document = self._documents.write(metadata, version=version_of(before.location) + 1)
         return _Prepared(Move(name, "table", pointer.version, document.location, is_managed), before, document)
 
-    def _move(self, prepared: Sequence[_Prepared], publish: Publish | None) -> None:
+    def _move(self, prepared: Sequence[_Prepared], publish: Publish | None, remember: Remember | None) -> None:
         changes = [part.change for part in prepared]
         try:
-            self._store.commit(changes, publish)
+            self._store.commit(changes, publish, remember)
         except sqlite3.Error as error:
             # It may have happened: the files must stay.
             raise OutcomeUnknown(f"the catalog did not answer: {error}", hint="load the table, then decide") from error
@@ -246,9 +263,11 @@ class Tables:
                     self._documents.discard(entry["metadata-file"])
         return part.after
 
-    def _enter(self, change: Create, document: Document, *, is_new_file: bool = True) -> None:
+    def _enter(
+        self, change: Create, document: Document, *, is_new_file: bool = True, remember: Remember | None = None
+    ) -> None:
         try:
-            self._store.commit([change])
+            self._store.commit([change], None, remember)
         except BaseException as error:
             if is_new_file and not isinstance(error, sqlite3.Error):
                 self._documents.discard(document.location)
@@ -280,7 +299,7 @@ class Tables:
     def _purge(self, document: Document) -> None:
         """Remove the table's folder, unless another table or view lives in it."""
         folder = document.metadata["location"].rstrip("/")
-        if not locations.is_inside(self._documents.storage, folder):
+        if not self._documents.storage.is_inside(folder):
             return
         pointers, _ = self._store.snapshot(None)
         if not any(pointer.metadata_location.startswith(folder + "/") for pointer in pointers):

@@ -13,6 +13,7 @@ from dolake.catalog.readers import current_view_version
 from dolake.catalog.schemas import checked_schema, same_schema
 from dolake.catalog.values import (
     Json,
+    is_int,
     property_bool,
     property_int,
     read_int,
@@ -149,6 +150,8 @@ def add_version(draft: ViewDraft, sent: Json) -> int:
             draft.last_added_version = old if old in draft.added_versions else None
             return old
     id_: int = max([version["version-id"], *(known["version-id"] + 1 for known in versions)])
+    if not is_int(id_):
+        refuse(f"Cannot add version, its id would be beyond 32 bits: {id_}")
     versions.append({**version, "version-id": id_, "schema-id": _schema_id(draft, version["schema-id"])})
     draft.added_versions.add(id_)
     draft.last_added_version = id_

@@ -7,6 +7,7 @@ another site cannot drive this server through somebody's browser.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 import dolake
+from dolake.catalog import rest as catalog_rest
 from dolake.catalog.rest import MethodNotAllowed, Unprocessable
 from dolake.errors import Conflict, DoLakeError, Forbidden, InvalidInput, NotFound, Unavailable
 from dolake.server.lake import Lake
@@ -38,7 +40,13 @@ def build_app(lake: Lake) -> web.Application:
                 app.router.add_get(base + path, handler)  # HEAD comes with it
             else:
                 app.router.add_route(method, base + path, handler)
+        app.router.add_route("*", base + "/v1/{path:.*}", functools.partial(catalog, base=base))
     return app
+
+
+async def catalog(request: web.Request, *, base: str) -> web.StreamResponse:
+    """Everything else below /v1 belongs to the Iceberg REST catalog."""
+    return await catalog_rest.serve(request.app[LAKE].catalog, request, request.raw_path.removeprefix(base))
 
 
 async def socket(request: web.Request) -> web.StreamResponse:

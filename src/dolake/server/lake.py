@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from dolake.catalog.catalog import Catalog
 from dolake.errors import Unavailable
 from dolake.journal.embedded import EmbeddedJournal, open_journal
 from dolake.receiver.endpoint import Receiver
@@ -35,12 +36,19 @@ class Lake:
         self.recovery_done = 0
         self.recovery_total = 0
         self._receiver: Receiver | None = None
+        self._catalog: Catalog | None = None
 
     @property
     def receiver(self) -> Receiver:
         if self._receiver is None:
             raise Unavailable("the journal is being recovered", hint="ask /health/ready, then try again")
         return self._receiver
+
+    @property
+    def catalog(self) -> Catalog:
+        if self._catalog is None:
+            raise Unavailable("the catalog is being opened", hint="ask /health/ready, then try again")
+        return self._catalog
 
     @property
     def journal(self) -> EmbeddedJournal:
@@ -59,6 +67,10 @@ class Lake:
     async def open(self) -> None:
         """Recover the journal in a thread while /health already answers, then let the receiver work."""
         lake = self.settings.current.lake
+        warehouse = self.home.path / lake.r2_base_path
+        self._catalog = await asyncio.to_thread(
+            Catalog, self.home.path, warehouse, self.settings.current.catalog, self.clock_ms
+        )
         logger.info("journal recovery started", extra={"journal": str(self.home.journal_path)})
         journal = await asyncio.to_thread(
             open_journal,
@@ -92,6 +104,8 @@ class Lake:
         if self._receiver:
             await self._receiver.close(self.settings.current.server.shutdown_wait_ms)
             await self._receiver.journal.close()
+        if self._catalog:
+            await self._catalog.close()
 
     def _follow(self, settings: Settings) -> None:
         self.receiver.tables.tables_max = settings.server.tables_max

@@ -52,8 +52,8 @@ _BUCKET_NAME = Meta(
 _WAREHOUSE_PATH = Meta(
     pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*\Z",
     max_length=1024,
-    description="Path of the Iceberg tables inside the bucket.",
-    extra={**LATER, **RESTART, "allowed": "a path such as `warehouse` or `team/lake`, without a slash at either end"},
+    description="Path of the Iceberg tables, inside the home or the bucket.",
+    extra={**RESTART, "allowed": "a path such as `warehouse` or `team/lake`, without a slash at either end"},
 )
 _HOST = Meta(
     pattern=r"^[A-Za-z0-9.:_%-]+\Z",
@@ -75,6 +75,12 @@ _NETWORKS = Meta(
         "allowed": "a list of IP networks such as `10.0.0.0/8`, `192.0.2.7` or `fd00::/8`",
         "check": problem_with_networks,
     },
+)
+
+_LOCATION_ROOTS = Meta(
+    max_length=100,
+    description="Folders outside the warehouse below which clients may place tables of their own.",
+    extra={**RESTART, "allowed": "a list of absolute paths such as `/data/shared`"},
 )
 
 PRIVATE_NETWORKS = (
@@ -208,6 +214,12 @@ class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     group_size_max_bytes: Annotated[int, _whole("Most bytes made durable by one sync.", KIB, GIB)] = 8 * MIB
 
 
+class CatalogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The Iceberg REST catalog."""
+
+    location_roots: Annotated[tuple[str, ...], _LOCATION_ROOTS] = ()
+
+
 DEFAULT_DOLAKE_CONFIG = DoLakeConfig()
 DEFAULT_RATE_LIMIT_CONFIG = RateLimitConfig()
 DEFAULT_COMPACTION_CONFIG = CompactionConfig()
@@ -221,6 +233,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     compaction: CompactionConfig = DEFAULT_COMPACTION_CONFIG
     server: ServerSettings = ServerSettings()
     journal: JournalSettings = JournalSettings()
+    catalog: CatalogSettings = CatalogSettings()
 
 
 @dataclass(frozen=True, slots=True)

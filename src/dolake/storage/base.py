@@ -23,8 +23,13 @@ class StoredFile:
 class Storage(Protocol):
     """All calls block; the room that uses a storage owns the threads for it."""
 
+    is_quick: bool
+    """Whether asking for a file costs next to nothing, so that it can be done on every load."""
     root: str
     """The warehouse's own location; everything DoLake writes is below it."""
+
+    def is_inside(self, location: str) -> bool:
+        """Whether files may lie here: below the warehouse, or below another root that the settings name."""
 
     def read(self, location: str) -> bytes:
         """The whole file; NotFound when there is none."""

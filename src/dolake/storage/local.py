@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dolake.errors import Conflict, InvalidInput, NotFound
@@ -19,10 +19,20 @@ from dolake.storage.base import StoredFile
 class LocalStorage:
     """See the module."""
 
-    def __init__(self, folder: Path) -> None:
+    is_quick = True
+
+    def __init__(self, folder: Path, roots: Sequence[Path] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder.resolve()
+        self._roots = (self._folder, *(root.resolve() for root in roots))
         self.root = location_of(self._folder)
+
+    def is_inside(self, location: str) -> bool:
+        try:
+            path = path_of(location).resolve()
+        except (InvalidInput, ValueError, OSError):
+            return False
+        return any(root in path.parents for root in self._roots)
 
     def read(self, location: str) -> bytes:
         try:
@@ -60,7 +70,7 @@ class LocalStorage:
 
     def delete_folder(self, location: str) -> None:
         path = self._path(location)
-        if path == self._folder:
+        if path in self._roots:
             raise InvalidInput("the warehouse itself is not removed", hint="name a folder below it")
         shutil.rmtree(path, ignore_errors=True)
 
@@ -75,9 +85,8 @@ class LocalStorage:
                     yield StoredFile(location_of(path), found.st_size, found.st_mtime_ns // 1_000_000)
 
     def _path(self, location: str) -> Path:
-        path = path_of(location)
-        resolved = path.resolve()
-        if not resolved.is_relative_to(self._folder):
+        resolved = path_of(location).resolve()
+        if not any(resolved.is_relative_to(root) for root in self._roots):
             raise InvalidInput(f"{location} is outside the warehouse {self.root}", hint="locations lie below it")
         return resolved
 

@@ -27,6 +27,12 @@ CREATE TABLE published (
 );
 INSERT INTO published VALUES (1, 0, 0, 0);
 
+-- When the lake reached each position: what a pin to a position or a moment is looked up in.
+CREATE TABLE publishes (
+    position INTEGER PRIMARY KEY,
+    at_ms    INTEGER NOT NULL
+);
+
 -- Answers kept for clients that ask again with the same Idempotency-Key.
 CREATE TABLE answers (
     key      TEXT PRIMARY KEY,

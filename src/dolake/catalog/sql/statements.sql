@@ -35,6 +35,10 @@ SELECT position, generation, at_ms FROM published;
 -- name: publish
 UPDATE published SET position = :to_position, at_ms = :at_ms
 WHERE position = :from_position AND generation = :generation;
+-- name: note_publish
+INSERT OR REPLACE INTO publishes (position, at_ms) VALUES (:position, :at_ms);
+-- name: time_of
+SELECT at_ms FROM publishes WHERE position <= :position ORDER BY position DESC LIMIT 1;
 -- name: begin_generation
 UPDATE published SET generation = generation + 1;
 -- name: recall_answer
