@@ -9,11 +9,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOCKS := requirements/base.lock requirements/server.lock requirements/dev.lock
 
-.PHONY: help setup demo check quick test chaos bench lock clean java
+.PHONY: help setup demo check quick test test-rck chaos bench lock clean java
 
 help: ## list the targets
 	@echo "DoLake: a real-time Iceberg lakehouse. Targets:"
-	@sed -n 's/^\([a-z]*\):.* ## \(.*\)/  make \1	\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1	\2/p' Makefile
 
 setup: $(STAMP) java ## install everything into .venv, and look for Java
 	@echo "ready: $(BIN)/dolake --help"
@@ -32,6 +32,9 @@ quick: $(STAMP) ## the fast tests: under a minute, no Spark
 
 test: $(STAMP) java ## every test but the chaos runs; what continuous integration runs
 	@$(BIN)/python -m pytest -q -m "not chaos" $(TEST_ARGS)
+
+test-rck: $(STAMP) java ## Iceberg's REST compatibility kit against a running server (RCK=<path to its run-rck>)
+	@$(BIN)/python -m tools.run_rck $(RCK)
 
 chaos: $(STAMP) ## kill the server again and again: nothing acknowledged may be lost
 	@$(BIN)/python -m pytest -q -m chaos $(TEST_ARGS)

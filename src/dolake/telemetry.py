@@ -46,9 +46,14 @@ class ConsoleLines(logging.Formatter):
     """The same for eyes: time, level, sentence, key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        values = " ".join(f"{key}={value}" for key, value in _values_of(record).items())
+        values = " ".join(f"{key}={_one_line(value)}" for key, value in _values_of(record).items())
         line = f"{_time_of(record)} {record.levelname:<7} {record.getMessage()}{'  ' + values if values else ''}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _one_line(value: object) -> str:
+    """What strangers sent must not look like a line of ours, nor paint the terminal."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in str(value))
 
 
 def _time_of(record: logging.LogRecord) -> str:

@@ -147,6 +147,10 @@ def test_properties_that_make_no_sense_are_refused(properties: Any, reason: str)
         create(properties)
 
 
+def test_tables_of_format_3_may_be_encrypted() -> None:
+    assert create({"format-version": "3", "encryption.key-id": "k"})["properties"]["encryption.key-id"] == "k"
+
+
 def test_metrics_may_be_set_for_any_column() -> None:
     create({"write.metadata.metrics.column.prices.value.net": "full", "commit.retry.num-retries": "3"}, schema=NESTED)
     create({"write.metadata.metrics.column.prices.net": "full"}, schema=NESTED)

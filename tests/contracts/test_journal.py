@@ -460,11 +460,13 @@ def test_a_new_epoch_begins_from_nothing_and_the_old_one_is_over(backend: Backen
             assert (await keep(journal, batch_of(1, 2, epoch=3, value="restored")))[0].change_count == 0
             if not again:
                 journal = await restart(backend, journal)
+                assert journal.point(SOURCE) == StreamPoint(3, 2, 1)
         assert [(epoch, sequence) for _, epoch, sequence, _ in seen_in(journal.read(START))] == [
             *((0, sequence) for sequence in range(1, 6)),
             (3, 1),
             (3, 2),
         ]
+        assert await keep(journal, batch_of(3, 4, epoch=3)) == [Appended(9, 2)]
 
     play(backend, story)
 

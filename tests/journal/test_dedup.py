@@ -483,6 +483,7 @@ async def live(home: Path, script: Sequence[Step], seed: int) -> None:
         await world.journal.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(script=st.lists(steps, min_size=5, max_size=60), seed=st.integers(0, 2**16))
 def test_whatever_happens_every_acknowledged_change_is_there_once_and_in_order(script: list[Step], seed: int) -> None:

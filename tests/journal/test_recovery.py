@@ -112,7 +112,7 @@ async def check_opens(image: Path, durable_count: int, sent_count: int) -> None:
 sizes = st.lists(st.integers(0, 4000), min_size=1, max_size=5)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     durable=sizes,
     torn=sizes,
@@ -139,7 +139,7 @@ def test_a_torn_write_at_any_byte_costs_only_what_was_never_acknowledged(
         run(story(home))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(durable=sizes, torn=sizes, seed=st.integers(0, 2**32), share=st.floats(0, 1))
 def test_blocks_of_the_last_group_that_arrive_in_any_order_cost_only_that_group(
     durable: list[int], torn: list[int], seed: int, share: float
@@ -161,7 +161,7 @@ def test_blocks_of_the_last_group_that_arrive_in_any_order_cost_only_that_group(
         run(story(home))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     durable=sizes,
     torn=st.one_of(st.just([]), sizes),

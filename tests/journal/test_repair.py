@@ -212,7 +212,32 @@ def test_a_dry_run_says_the_same_and_changes_nothing(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     planned = list(repair_journal(tmp_path, is_dry_run=True))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    assert planned == repair(tmp_path)
+    assert [*planned, "done"] == repair(tmp_path)
+
+
+def test_a_file_with_another_ones_name_is_reported_and_never_mended(tmp_path: Path) -> None:
+    build(tmp_path, 3)
+    first, second = sorted(tmp_path.glob("*.segment"))[:2]
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    assert any("another file's name" in problem for problem in check_journal(tmp_path).problems)
+    with pytest.raises(Damaged, match="another file's name"):
+        repair(tmp_path)
+    assert second.read_bytes() == content
+
+
+def test_oldest_files_that_nobody_released_are_missed(tmp_path: Path) -> None:
+    build(tmp_path, 3)
+    oldest = sorted(tmp_path.glob("*.segment"))[0]
+    oldest.unlink()
+    assert any("nobody released" in problem for problem in check_journal(tmp_path).problems)
+
+
+def test_a_mark_that_was_never_written_is_no_damage(tmp_path: Path) -> None:
+    build(tmp_path, 1)
+    (tmp_path / "durable.mark").write_bytes(b"")
+    assert check_journal(tmp_path).problems == []
 
 
 def test_damage_in_several_places_is_mended_in_one_go(tmp_path: Path) -> None:

@@ -502,9 +502,9 @@ class ClumsyDisk(GatedDisk):
         if offset == 0 and self.fail_at == "sync of head":
             self.is_sync_failing = True
 
-    def sync_directory(self, path: Path) -> None:
+    def sync_directory(self, path: Path, descriptor: int | None = None) -> None:
         self._fail("directory")
-        super().sync_directory(path)
+        super().sync_directory(path, descriptor)
 
 
 @pytest.mark.parametrize("fail_at", ["head", "sync of head", "directory"])

@@ -196,6 +196,30 @@ def test_namespaces_that_differ_only_in_case_are_refused() -> None:
 def test_a_name_of_a_batch_that_was_not_kept_is_forgotten() -> None:
     registry = TableRegistry(["users"], 2)
     message = batch_of("Orders", "users")
-    registry.forget(registry.check(check_events(message), message))
+    registry.release(registry.check(check_events(message), message))
     assert len(registry) == 1
     take(registry, "orders")
+
+
+def test_a_name_that_another_batch_made_durable_is_never_forgotten() -> None:
+    registry = TableRegistry([], 10)
+    message = batch_of("Tab")
+    first = registry.check(check_events(message), message)
+    second = registry.check(check_events(message), message)
+    registry.confirm(second)
+    registry.release(first)
+    with pytest.raises(MessageValidationError, match="differs only in case"):
+        take(registry, "TAB")
+
+
+def test_a_name_is_held_until_the_last_batch_that_brought_it_is_refused() -> None:
+    registry = TableRegistry([], 10)
+    message = batch_of("shop.Tab")
+    first = registry.check(check_events(message), message)
+    second = registry.check(check_events(message), message)
+    registry.release(first)
+    with pytest.raises(MessageValidationError, match="differs only in case"):
+        take(registry, "shop.TAB")
+    registry.release(second)
+    assert len(registry) == 0
+    take(registry, "SHOP.TAB")

@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import dolake
 from dolake import errors
+from dolake.catalog.rest import ROUTES as CATALOG_ROUTES
 from dolake.cli.app import app as command_line
 from dolake.client import Receipt, connect
 from dolake.errors import DoLakeError
@@ -96,7 +97,7 @@ def test_every_route_is_in_the_table_and_has_a_section(lake: Lake) -> None:
     routes = {
         f"{route.method} {route.resource.canonical}"
         for route in build_app(lake).router.routes()
-        if route.resource is not None and route.method != "HEAD"
+        if route.resource is not None and route.method not in ("HEAD", "*")  # what is left goes to the catalog
     }
     at_root = {route for route in routes if not route.partition(" ")[2].startswith(base)}
     listed = names(page("http.md").partition("## Who may ask")[0])
@@ -106,6 +107,22 @@ def test_every_route_is_in_the_table_and_has_a_section(lake: Lake) -> None:
         found = re.fullmatch(r"\[`[^`]+`\]\(#([\w-]+)\)", cells[0])
         assert found, f"{cells[0]} leads nowhere"
         assert found[1] in anchors, f"{cells[0]} leads nowhere"
+
+
+def test_every_route_of_the_catalog_is_described_on_its_own_page() -> None:
+    served = {f"{method} /v1{path}" for method, path, _ in CATALOG_ROUTES}
+    listed = {name for name in names(page("catalog.md")) if re.match(r"[A-Z]+ /", name)}
+    assert_lists("catalog.md", listed, served)
+    operators = {name for name in names(page("http.md")) if re.match(r"[A-Z]+ /", name)}
+    assert not operators & served, "the routes of the catalog belong to catalog.md"
+
+
+def test_every_error_of_the_catalog_is_described_on_its_page() -> None:
+    own = {error.code for error in all_errors() if error.__module__.startswith("dolake.catalog.")}
+    described = {
+        code for cells in rows(section("catalog.md", "## Errors")) for code in re.findall(r"`(\w+)`", cells[1])
+    }
+    assert not own - described, f"catalog.md does not describe {sorted(own - described)}"
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------

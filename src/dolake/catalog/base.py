@@ -124,9 +124,15 @@ class CatalogStore(Protocol):
     def snapshot(self, names: Sequence[Name] | None) -> tuple[list[Pointer], Published]:
         """These tables (or all of them) and the published row, at one moment."""
 
+    def metadata_locations(self) -> list[str]:
+        """Where the metadata of every table and view is."""
+
     def published(self) -> Published: ...
     def time_of(self, position: Position) -> int | None:
         """When the lake reached this position, or the last one published before it."""
+
+    def position_at(self, time_ms: int) -> Position | None:
+        """How far the lake was published at this time; None before its first publish."""
 
     def begin_generation(self) -> Published:
         """A new pipeline starts: from now on only its generation may publish."""

@@ -11,11 +11,12 @@ import contextlib
 import functools
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from dolake.catalog.base import Name
 from dolake.catalog.documents import Documents
 from dolake.catalog.sqlite import SqliteStore
 from dolake.catalog.tables import Tables
@@ -40,6 +41,8 @@ class Catalog:
         self.views = Views(self.store, documents, clock_ms)
         self.pipeline_secret = secrets.token_urlsafe(32)
         """Minted anew at each start and given to the pipeline alone: who shows it may change managed tables."""
+        self.forget_next_ms = 0
+        """When answers that nobody can ask for again are next removed."""
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="catalog")
 
@@ -63,9 +66,20 @@ class Catalog:
             else:
                 self._turns[key] = lock, waiting - 1
 
+    @contextlib.asynccontextmanager
+    async def turns(self, names: Iterable[Name]) -> AsyncIterator[None]:
+        """Who waits for a busy table waits here, and not in one of the threads that everybody else needs."""
+        async with contextlib.AsyncExitStack() as stack:
+            for key in sorted({repr((name.namespace, name.name)) for name in names}):
+                await stack.enter_async_context(self.turn(key))
+            yield
+
     def is_pipeline(self, secret: str | None) -> bool:
-        return secret is not None and hmac.compare_digest(secret.encode(), self.pipeline_secret.encode())
+        return secret is not None and hmac.compare_digest(
+            secret.encode(errors="replace"), self.pipeline_secret.encode()
+        )
 
     async def close(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)
+        await asyncio.to_thread(self.tables.close)
         self.store.close()

@@ -16,6 +16,8 @@ from dolake.storage.base import Storage
 
 _PART_LENGTH_MAX_BYTES = 255
 _DEPTH_MAX = 16
+_FOLDER_LENGTH_MAX_BYTES = 200
+_LOCATION_LENGTH_MAX_BYTES = 2000
 _UNSAFE = re.compile(r"[^\w.\-=@+ ]")
 
 
@@ -37,7 +39,9 @@ def default_location(storage: Storage, name: Name) -> str:
     """`warehouse/ns/table`; with a few random digits where that folder is taken or the name cannot be one."""
     folders = [_folder(part) for part in (*name.namespace, name.name)]
     location = "/".join((storage.root, *folders))
-    is_plain = folders == [*name.namespace, name.name]
+    if len(location.encode()) > _LOCATION_LENGTH_MAX_BYTES:
+        location = f"{storage.root}/{folders[-1]}"
+    is_plain = location.endswith("/".join((*name.namespace, name.name)))
     if is_plain and next(iter(storage.list(location)), None) is None:
         return location
     return f"{location}-{uuid.uuid4().hex[:12]}"
@@ -46,15 +50,22 @@ def default_location(storage: Storage, name: Name) -> str:
 def checked_location(storage: Storage, wanted: str) -> str:
     """A location that a client chose, if it lies below the warehouse."""
     location = wanted.rstrip("/")
-    if not storage.is_inside(location):
+    is_plain = not {".", ".."} & set(location.split("/")) and len(location.encode()) <= _LOCATION_LENGTH_MAX_BYTES
+    if not is_plain or not storage.is_inside(location):
         raise InvalidInput(
-            f"location {wanted} is not inside the warehouse {storage.root}", hint="leave it out, or choose one below it"
+            f"location {wanted[:200]} is not inside the warehouse {storage.root}",
+            hint="leave it out, or choose one below it",
         )
     return location
 
 
+def plain(location: str) -> str:
+    """One spelling of a location, to be compared: `file:///a//b`, `file:/a/b` and `/a/b` are the same place."""
+    return re.sub("/+", "/", re.sub("^file:/+", "/", location))
+
+
 def _folder(part: str) -> str:
-    folder = _UNSAFE.sub("_", part)
+    folder = _UNSAFE.sub("_", part).encode()[:_FOLDER_LENGTH_MAX_BYTES].decode(errors="ignore")
     return "_" + folder if folder.strip(". ") == "" else folder
 
 

@@ -6,6 +6,7 @@ that DoLake manages, the last publish that the position covers; of others, their
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,6 +16,7 @@ from dolake.errors import NotFound
 from dolake.positions import Position
 
 PUBLISHED_TO = "dolake.published-to"
+WHOLE = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ def parse_pin(warehouse: str) -> Pin | None:
     _, at, moment = warehouse.partition("@")
     if not at:
         return None
-    if moment.isdecimal():
+    if WHOLE.fullmatch(moment):
         return Pin(position=int(moment))
     try:
         time = datetime.fromisoformat(moment)
@@ -40,10 +42,10 @@ def parse_pin(warehouse: str) -> Pin | None:
     return Pin(time_ms=round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
-def pinned(metadata: Json, pin: Pin, time_ms: int | None) -> Json:
-    """The metadata as it would be if nothing had happened since; `time_ms` is when the lake reached the position."""
+def pinned(metadata: Json, position: Position | None, time_ms: int | None) -> Json:
+    """The metadata as it would be if nothing had happened since the lake was at this position, at this time."""
     line = _main_line(metadata)
-    snapshot = next((each for each in line if _is_covered(each, pin, time_ms)), None)
+    snapshot = next((each for each in line if _is_covered(each, position, time_ms)), None)
     kept = [] if snapshot is None else line[line.index(snapshot) :]
     ids = {each["snapshot-id"] for each in kept}
     shown = dict(metadata)
@@ -60,12 +62,12 @@ def pinned(metadata: Json, pin: Pin, time_ms: int | None) -> Json:
     return shown
 
 
-def _is_covered(snapshot: Json, pin: Pin, time_ms: int | None) -> bool:
-    reached = (snapshot.get("summary") or {}).get(PUBLISHED_TO)
-    if pin.position is not None and reached is not None:
-        return int(reached) <= pin.position
-    moment = pin.time_ms if pin.position is None else time_ms
-    return moment is not None and int(snapshot["timestamp-ms"]) <= moment
+def _is_covered(snapshot: Json, position: Position | None, time_ms: int | None) -> bool:
+    """A snapshot of a publish by its position, also for a pin to a time: its own clock ran while it was written."""
+    reached = str((snapshot.get("summary") or {}).get(PUBLISHED_TO, ""))
+    if WHOLE.fullmatch(reached):  # anybody may write anything into a table of his own
+        return position is not None and int(reached) <= position
+    return time_ms is not None and int(snapshot["timestamp-ms"]) <= time_ms
 
 
 def _main_line(metadata: Json) -> list[Json]:

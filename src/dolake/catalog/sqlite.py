@@ -160,6 +160,9 @@ class SqliteStore:
         finally:
             connection.execute("ROLLBACK")
 
+    def metadata_locations(self) -> list[str]:
+        return [location for (location,) in self._run("metadata_locations")]
+
     # --- the published row, and remembered answers -------------------------------------------------------------------
 
     def published(self) -> Published:
@@ -167,6 +170,10 @@ class SqliteStore:
 
     def time_of(self, position: Position) -> int | None:
         row = self._run("time_of", {"position": position}).fetchone()
+        return None if row is None else int(row[0])
+
+    def position_at(self, time_ms: int) -> Position | None:
+        row = self._run("position_at", {"at_ms": time_ms}).fetchone()
         return None if row is None else int(row[0])
 
     def begin_generation(self) -> Published:

@@ -45,8 +45,9 @@ class Views:
     def register(self, name: Name, location: str) -> Document:
         locations.check_name(name)
         locations.checked_location(self._documents.storage, location)
-        document = self._documents.read(location)
+        document = self._documents.read_foreign(location)
         metadata = registered_view_metadata(document.metadata)
+        locations.checked_location(self._documents.storage, metadata["location"])
         self._store.commit([Create(name, "view", metadata["view-uuid"], location)])
         return document
 

@@ -25,6 +25,12 @@ class _Group(typer.core.TyperGroup):
             if error.hint:
                 console.print(f"        {error.hint}", markup=False)
             sys.exit(1)
+        except OSError as error:
+            where = f" {error.filename}" if error.filename else ""
+            Console(stderr=True, highlight=False).print(
+                f"dolake: cannot use{where}: {error.strerror}", style="bold red", markup=False
+            )
+            sys.exit(1)
 
 
 app = typer.Typer(

@@ -49,11 +49,39 @@ def ingest(
     _show(report)
 
 
+@app.command("catalog")
+def catalog(
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Commits, loads and lists of the Iceberg catalog, beside PyIceberg's SqlCatalog; each with its floor."""
+    _show_floors(_benchmark("catalog").run_catalog_bench(out=out, home=home))
+
+
 def _benchmark(name: str) -> Any:
     if not (_ROOT / "benchmarks").is_dir():
         raise NotFound("the benchmarks are not installed", hint="they live in the repository: run this from a clone")
     sys.path.insert(0, str(_ROOT))
     return importlib.import_module(f"benchmarks.{name}")
+
+
+def _show_floors(report: dict[str, Any]) -> None:
+    """On a terminal what was promised and what was measured; the JSON has the rest."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+        return
+    title = f"{report['benchmark']} on {report['machine']['name']}"
+    commits = Table("snapshots", "p50 ms", "p99 ms", "SqlCatalog p50 ms", "times faster", title=title)
+    for row in report["commits"]:
+        keys = ("snapshots", "p50_ms", "p99_ms", "sqlcatalog_p50_ms", "times_faster")
+        commits.add_row(*(f"{row[key]:,}" for key in keys))
+    console.print(commits)
+    floors = Table("", "measured", "promised", "")
+    for floor in report["floors"]:
+        promised = f"at least {floor['at_least']:,}" if "at_least" in floor else f"at most {floor['at_most']:,}"
+        floors.add_row(floor["name"], f"{floor['measured']:,}", promised, "met" if floor["met"] else "missed")
+    console.print(floors)
 
 
 def _show(report: dict[str, Any]) -> None:

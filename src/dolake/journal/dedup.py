@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -20,9 +21,12 @@ from dolake.changes import Batch, StreamId
 from dolake.errors import InvalidSequence
 from dolake.journal.record import Record, StreamPoint
 from dolake.positions import Position
-from dolake.wire.messages import RawEvent, decode_raw_batch, encode
+from dolake.wire.messages import EventMetadata, RawEvent, decode_raw_batch, encode
 
 _SPAN_RECORDS_MAX = 256
+_decode_meaning = msgspec.json.Decoder(EventMetadata | None).decode
+# A float would make 1.0 of 1.0000000000000001, and with it a duplicate of something else.
+_decode_exactly = msgspec.json.Decoder(float_hook=lambda text: Decimal(text).normalize()).decode
 _SPANS_PER_WINDOW = 64
 
 
@@ -117,10 +121,11 @@ def check_same(batch: Batch, known_last: int, forgotten_last: int, records: Iter
     """
     events = decode_raw_batch(batch.payload).events
     wanted = {event.sequence: event for event in events if forgotten_last < event.sequence <= known_last}
+    last = max(wanted, default=0)
     for record in records:
         if not wanted:
             return
-        if record.stream != batch.stream or record.epoch != batch.epoch or record.sequence_first > max(wanted):
+        if record.stream != batch.stream or record.epoch != batch.epoch:
             continue
         for kept in decode_raw_batch(record.payload).events:
             resent = wanted.pop(kept.sequence, None)
@@ -128,6 +133,8 @@ def check_same(batch: Batch, known_last: int, forgotten_last: int, records: Iter
                 raise _other_content(
                     batch, kept.sequence, f"is durable with other content ({kept.table} {kept.row_id!r})"
                 )
+        if record.sequence_last >= last:
+            break  # sequences rise along the stream: what was not found until here is not there
     if wanted:
         raise _other_content(batch, min(wanted), f"was never sent, but the stream is already at {known_last}")
 
@@ -152,12 +159,19 @@ def without_known(batch: Batch, known_last: int) -> Batch | None:
 
 
 def _is_same(one: RawEvent, other: RawEvent) -> bool:
-    """Whether two changes are one. Time and metadata may be stamped anew by a source that sends a change again."""
+    """Whether two changes are one. Time and a source's own metadata may be stamped anew when it sends one again."""
     return (
         (one.operation, one.table, one.row_id) == (other.operation, other.table, other.row_id)
         and _is_same_image(one.before, other.before)
         and _is_same_image(one.after, other.after)
+        and _meaning_of(one.metadata) == _meaning_of(other.metadata)
     )
+
+
+def _meaning_of(metadata: Raw | UnsetType) -> EventMetadata | None:
+    """Of the metadata only what DoLake acts upon."""
+    raw = _bytes_of(metadata)
+    return _decode_meaning(raw) or EventMetadata() if raw != b"null" else EventMetadata()
 
 
 def _is_same_image(one: Raw | UnsetType, other: Raw | UnsetType) -> bool:
@@ -176,7 +190,7 @@ def _bytes_of(image: Raw | UnsetType) -> bytes:
 
 
 def _canonical(image: bytes) -> bytes:
-    return msgspec.json.encode(msgspec.json.decode(image), order="sorted")
+    return msgspec.json.encode(_decode_exactly(image), order="sorted")
 
 
 def _other_content(batch: Batch, sequence: int, what: str) -> InvalidSequence:

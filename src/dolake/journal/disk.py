@@ -44,13 +44,16 @@ class Disk:
         finally:
             os.close(descriptor)
 
-    def sync_directory(self, path: Path) -> None:
-        """Make created, renamed and removed names durable."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+    def sync_directory(self, path: Path, descriptor: int | None = None) -> None:
+        """Make created, renamed and removed names durable. An open descriptor works also when no other can be had."""
+        if descriptor is not None:
             os.fsync(descriptor)
+            return
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
         finally:
-            os.close(descriptor)
+            os.close(opened)
 
     def _write_some(self, descriptor: int, buffers: Sequence[bytes], offset: int) -> int:
         size = sum(map(len, buffers))

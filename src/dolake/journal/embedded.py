@@ -29,7 +29,7 @@ from dolake.journal.mark import Mark, MarkFile
 from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record, StreamPoint
 from dolake.journal.recovery import Recovered, new_journal_id, recover
-from dolake.journal.retention import Consumers, removable
+from dolake.journal.retention import Consumers, missing_beginning, removable
 from dolake.journal.writer import DurableGroup, Entry, Writer, begin_segment, moved
 from dolake.positions import START, Position
 from dolake.settings import JournalSettings
@@ -51,12 +51,13 @@ class EmbeddedJournal:
         settings: JournalSettings,
         clock_ms: Callable[[], int],
         disk: Disk,
+        consumers: Consumers,
         is_deduplicating: bool,
     ) -> None:
         self.recovered = found
         self.is_deduplicating = is_deduplicating
         self.in_flight_bytes = 0
-        self.consumers = Consumers(directory, disk)
+        self.consumers = consumers
         self._directory, self._disk, self._clock_ms = directory, disk, clock_ms
         self._recent = found.recent
         self._admitted: dict[StreamId, StreamPoint] = {}
@@ -152,6 +153,7 @@ class EmbeddedJournal:
         while True:
             self._refuse_if_stopped()
             self._refuse_overtaking(batch, era)
+            dedup.reset_for_epoch(self.admitted(batch.stream), batch)
             point = self.admitted(batch.stream)
             if not self.is_deduplicating or dedup.is_new(point, batch):
                 return self._enqueue(batch, duplicate_count, loop)
@@ -227,9 +229,14 @@ class EmbeddedJournal:
         touched = [span for span in kept if span.sequence_last >= batch.sequence_first]
         if not touched:
             return  # older than the window: its sequence alone says that it is durable
-        records = self._reader.read_at(touched[0].segment, touched[0].offset, touched[-1].end)
-        with contextlib.suppress(NotFound):  # its segment was removed this very moment
+        records = (record for span in touched for record in self._reader.read_at(span.segment, span.offset, span.end))
+        try:
             dedup.check_same(batch, point.sequence, kept[0].before, records)
+        except NotFound:
+            pass  # its segment was removed this very moment
+        except OSError as error:
+            what = f"the journal could not be read to compare a resent batch: {error.strerror}"
+            raise Unavailable(what, hint="send it again") from error
 
     def _enqueue(self, batch: Batch, duplicate_count: int, loop: asyncio.AbstractEventLoop) -> Ticket:
         meta = record.meta_of(batch)
@@ -336,6 +343,7 @@ def open_journal(
     disk = disk or Disk()
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        consumers = Consumers(directory, disk)
         mark_file = MarkFile(directory, writable=True)
         try:
             found = recover(directory, disk, mark_file, window_ms=window_ms, on_progress=on_progress)
@@ -351,6 +359,8 @@ def open_journal(
         raise Unavailable(f"the journal in {directory} cannot be opened: {error}", hint=hint) from error
     with contextlib.suppress(OSError):  # a full disk is met when there is something to write
         disk.allocate(descriptor, max(settings.segment_size_bytes, found.offset))
+    if problem := missing_beginning(found.sealed[0].base if found.sealed else found.base, consumers.released()):
+        logger.error("journal begins too late", extra={"problem": problem})
     mark_file.write(Mark(found.position, found.base, found.offset, found.commit_timestamp_ms, found.journal_id))
     return EmbeddedJournal(
         directory,
@@ -360,6 +370,7 @@ def open_journal(
         settings=settings,
         clock_ms=clock_ms,
         disk=disk,
+        consumers=consumers,
         is_deduplicating=is_deduplicating,
     )
 

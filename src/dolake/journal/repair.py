@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dolake.changes import StreamId
-from dolake.errors import Damaged
+from dolake.errors import Damaged, NotFound
 from dolake.journal import record, segment
 from dolake.journal.disk import Disk
 from dolake.journal.mark import FILE_NAME as MARK_FILE
 from dolake.journal.mark import Mark, MarkFile
 from dolake.journal.record import Header, Kind, StreamPoint
 from dolake.journal.recovery import new_journal_id
+from dolake.journal.retention import Consumers, missing_beginning
 from dolake.journal.segment import SegmentHeader
 from dolake.positions import START, Position
 
@@ -72,6 +73,16 @@ class _File:
     def is_damaged(self) -> bool:
         return self.is_missing or bool(self.broken) or not self.has_checkpoint or bool(self.gaps())
 
+    @property
+    def is_misplaced(self) -> bool:
+        """Whether records lie here that belong before this file's place, or twice: the file has another one's name."""
+        position = self.base
+        for piece in self.pieces:
+            if piece.header.position < position:
+                return True
+            position = piece.header.end
+        return False
+
     def gaps(self) -> list[tuple[Position, Position]]:
         """The changes that are not here and should be."""
         gaps, position = [], self.base
@@ -113,8 +124,14 @@ class _Memory:
 def check_journal(directory: Path) -> JournalReport:
     """Read every byte and list what is wrong."""
     report = JournalReport()
+    bases = segment.list_bases(directory)
+    released = Consumers(directory, Disk()).released()
+    if bases and (problem := missing_beginning(bases[0], released)):
+        report.problems.append(problem)
     for file in _files(directory, _read_mark(directory)):
         report.segment_count += not file.is_missing
+        if file.is_misplaced:
+            report.problems.append(f"{file.path.name} holds records of another place: it has another file's name")
         report.byte_count += 0 if file.is_missing else file.path.stat().st_size
         if file.is_missing:
             report.problems.append(f"{file.path.name} is missing")
@@ -129,6 +146,9 @@ def check_journal(directory: Path) -> JournalReport:
 def repair_journal(directory: Path, *, is_dry_run: bool) -> Iterator[str]:
     """Write each damaged file anew from its intact records; yields a line for each thing done."""
     mark, memory = _read_mark(directory), _Memory()
+    for file in _files(directory, mark):
+        if file.is_misplaced:
+            raise segment.damaged(file.path, 0, "it has another file's name; put the names right by hand")
     journal_id = _journal_id(directory) or (mark.journal_id if mark else new_journal_id())
     file_count = damaged_count = 0
     for file in _files(directory, mark):
@@ -150,8 +170,10 @@ def repair_journal(directory: Path, *, is_dry_run: bool) -> Iterator[str]:
                 _write_mark(directory, Mark(file.end, file.base, size, memory.timestamp, journal_id))
     if not file_count:
         yield "there is no journal here"
-    else:
-        yield "done" if damaged_count else "no damaged record was found"
+    elif not damaged_count:
+        yield "no damaged record was found"
+    elif not is_dry_run:
+        yield "done"
 
 
 def _describe(file: _File, *, is_first: bool) -> Iterator[str]:
@@ -168,7 +190,10 @@ def _read_mark(directory: Path) -> Mark | None:
     """The mark, if it is one of this journal."""
     if not (directory / MARK_FILE).exists():
         return None
-    mark_file = MarkFile(directory, writable=False)
+    try:
+        mark_file = MarkFile(directory, writable=False)
+    except NotFound:  # empty: a server was killed while it made the file
+        return None
     try:
         mark = mark_file.read()
     finally:

@@ -50,6 +50,15 @@ def removable(
     return going
 
 
+def missing_beginning(oldest: Position, released: Position | None) -> str:
+    """Say which changes are gone that nobody had released; empty when all is well.
+
+    It is no reason to stop: a full disk can keep a consumer's last place from being written down.
+    """
+    first = 0 if released is None else released
+    return f"changes {first} to {oldest - 1} are not in the journal, and nobody released them" if oldest > first else ""
+
+
 class Consumers:
     """Who reads the journal and how far each has come; survives restarts."""
 

@@ -113,6 +113,7 @@ class Writer:
         self.failure: DoLakeError | None = None
         self.era = 0
         self._directory, self._journal_id = directory, found.journal_id
+        self._directory_descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         self._descriptor, self._mark_file = descriptor, mark_file
         self._capacity = os.fstat(descriptor).st_size
         self._disk, self._clock_ms, self._settle, self._free = disk, clock_ms, settle, free
@@ -147,6 +148,7 @@ class Writer:
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, self.offset)  # give back what was reserved
         os.close(self._descriptor)
+        os.close(self._directory_descriptor)
         self._mark_file.close()
 
     def _run(self) -> None:
@@ -314,7 +316,7 @@ class Writer:
         """Make the next segment part of the journal. From here on there is no way back to the current one."""
         os.ftruncate(self._descriptor, self.offset)
         path.replace(segment.path_of(self._directory, self.position))
-        self._disk.sync_directory(self._directory)
+        self._disk.sync_directory(self._directory, self._directory_descriptor)
 
     def _seal_current(self) -> None:
         os.close(self._descriptor)

@@ -6,6 +6,7 @@ refusal says what is allowed. Rates, connection limits and tokens will stand her
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -67,25 +68,32 @@ def check_fallback(breaker: CircuitBreakerState, fallback_bytes: int, lake: DoLa
 
 
 class TableRegistry:
-    """Every table name seen so far. Two names that differ only in case would be one table for half of the engines."""
+    """Every table name seen so far. Two names that differ only in case would be one table for half of the engines.
+
+    A name belongs to the lake once a batch with it is durable. Until then it is held by the batches that brought it,
+    and goes with the last of them if none is kept.
+    """
 
     def __init__(self, names: Iterable[str], tables_max: int) -> None:
         self.tables_max = tables_max
         self._known: set[str] = set()
+        self._held: Counter[str] = Counter()
         self._tables: dict[str, str] = {}
         self._namespaces: dict[str, str] = {}
+        self._spellings: Counter[str] = Counter()
         for name in names:
             self._add(name)
+        self.confirm(self._held)
 
     def __len__(self) -> int:
         return len(self._tables)
 
     def check(self, tables: Iterable[str], batch: BatchMessage[EventEnvelope]) -> list[str]:
-        """Refuse a batch with a name that collides; otherwise remember the new names and return them."""
-        unknown = [name for name in tables if name not in self._known]
+        """Refuse a batch with a name that collides; returns those that it now holds, for `confirm` or `release`."""
+        unsure = [name for name in tables if name not in self._known]
         fresh: dict[str, str] = {}
         fresh_namespaces: dict[str, str] = {}
-        for name in unknown:
+        for name in unsure:
             namespaces, full = _parts_of(name)
             for namespace in namespaces:
                 present = _first_spelling(namespace, self._namespaces, fresh_namespaces)
@@ -96,22 +104,41 @@ class TableRegistry:
                 raise _at(batch, name, f"differs only in case from {present!r}, which is already a table")
             if (count := len(self) + len(fresh)) > self.tables_max and full.casefold() in fresh:
                 raise _at(batch, name, f"would be table number {count}; server.tables_max is {self.tables_max}")
-        for name in unknown:
+        for name in unsure:
             self._add(name)
-        return unknown
+        return unsure
 
-    def forget(self, names: Iterable[str]) -> None:
-        """These names came with a batch that was not kept after all."""
-        if going := self._known.intersection(names):
-            left = TableRegistry(self._known - going, self.tables_max)
-            self._known, self._tables, self._namespaces = left._known, left._tables, left._namespaces
+    def confirm(self, names: Iterable[str]) -> None:
+        """A batch with these names is durable."""
+        for name in list(names):
+            self._known.add(name)
+            self._held.pop(name, None)
+
+    def release(self, names: Iterable[str]) -> None:
+        """A batch with these names was not kept."""
+        for name in names:
+            if name not in self._held:
+                continue  # another batch made it durable
+            self._held[name] -= 1
+            if not self._held[name]:
+                del self._held[name]
+                self._remove(name)
 
     def _add(self, name: str) -> None:
+        self._held[name] += 1
+        if self._held[name] > 1:
+            return
         namespaces, full = _parts_of(name)
-        self._known.add(name)
-        self._tables[full.casefold()] = full
-        for namespace in namespaces:
-            self._namespaces[namespace.casefold()] = namespace
+        for spelling, names in ((full, self._tables), *((each, self._namespaces) for each in namespaces)):
+            names[spelling.casefold()] = spelling
+            self._spellings[spelling] += 1
+
+    def _remove(self, name: str) -> None:
+        namespaces, full = _parts_of(name)
+        for spelling, names in ((full, self._tables), *((each, self._namespaces) for each in namespaces)):
+            self._spellings[spelling] -= 1
+            if not self._spellings[spelling]:
+                del self._spellings[spelling], names[spelling.casefold()]
 
 
 def _parts_of(name: str) -> tuple[list[str], str]:

@@ -135,7 +135,7 @@ class Connection:
             message = decode_received(data)
         except DoLakeError as error:
             head = decode_head(data)
-            if head.is_batch and self.session.expected is None:
+            if head.is_batch:
                 self.session.refuse(head.sequence_number)
             self._nack(head.sequence_number, error, head.correlation_id)
             return
@@ -160,14 +160,14 @@ class Connection:
         except DoLakeError as error:
             self._nack(number, error, message.correlation_id)
             return
-        fresh_tables: list[str] = []
+        held_tables: list[str] = []
         try:
             tables = check_events(message)
             if not message.events:
                 self._ack_ok(message.correlation_id, number)
                 return
             admission.check_event_sizes(data, self._limits)
-            fresh_tables = receiver.tables.check(tables, message)
+            held_tables = receiver.tables.check(tables, message)
             lake = receiver.settings.current.lake
             admission.check_fallback(receiver.progress.breaker, receiver.progress.fallback_bytes, lake)
             await receiver.journal.room(lake.max_buffer_size)
@@ -175,12 +175,12 @@ class Connection:
             self._refuse_reused_number(batch, is_next=is_next)
             ticket = await receiver.journal.append(batch)
         except DoLakeError as error:
-            receiver.tables.forget(fresh_tables)
-            self._refuse(number, error, message.correlation_id, is_next=is_next)
+            receiver.tables.release(held_tables)
+            self._refuse(number, error, message.correlation_id, is_lost=is_next or self._has_new(message))
             return
         receiver.last_batch_ms = receiver.clock_ms()
         self._pending_count += 1
-        answer = functools.partial(self._answer, number, message.correlation_id, started, is_next, fresh_tables)
+        answer = functools.partial(self._answer, number, message.correlation_id, started, held_tables)
         ticket.done.add_done_callback(answer)
 
     def _refuse_reused_number(self, batch: Batch, *, is_next: bool) -> None:
@@ -196,7 +196,7 @@ class Connection:
         epoch = self.session.epoch
         return Batch(
             stream=stream,
-            epoch=self._receiver.journal.point(stream).epoch if epoch is None else epoch,
+            epoch=self._receiver.journal.admitted(stream).epoch if epoch is None else epoch,
             number=message.sequence_number,
             sequence_first=message.events[0].sequence,
             sequence_last=message.events[-1].sequence,
@@ -266,20 +266,20 @@ class Connection:
         number: int,
         correlation_id: str | UnsetType,
         started: float,
-        is_next: bool,
-        fresh_tables: list[str],
+        held_tables: list[str],
         done: asyncio.Future[Appended],
     ) -> None:
         """The batch is durable, or could not be made so."""
         self._pending_count -= 1
         error = done.exception()
         if error:
-            self._receiver.tables.forget(fresh_tables)
+            self._receiver.tables.release(held_tables)
             known = error if isinstance(error, DoLakeError) else OutcomeUnknown(f"writing failed: {error}")
-            self._refuse(number, known, correlation_id, is_next=is_next)
+            self._refuse(number, known, correlation_id, is_lost=True)
             return
         appended = done.result()
         receiver = self._receiver
+        receiver.tables.confirm(held_tables)
         self._refusals_in_row = 0
         self._unpersisted.append((appended.end, number))
         receiver.stats.duplicate_change_count += appended.duplicate_count
@@ -295,9 +295,19 @@ class Connection:
         self._receiver.stats.count_ack("ok")
         self._outbox.post(self._receiver.answers.ack(number, None, correlation_id, self._limits))
 
-    def _refuse(self, number: int, error: DoLakeError, correlation_id: str | UnsetType, *, is_next: bool) -> None:
-        """Nothing of this batch was kept, so its number is expected again, unless it was a retry of an older one."""
-        if is_next:
+    def _has_new(self, message: EnvelopeBatch) -> bool:
+        """Whether something in this batch was never taken, so that nothing may be taken before it."""
+        stream = self.session.stream
+        is_known = (
+            stream is not None
+            and message.events[-1:]
+            and (message.events[-1].sequence <= self._receiver.journal.admitted(stream).sequence)
+        )
+        return not is_known
+
+    def _refuse(self, number: int, error: DoLakeError, correlation_id: str | UnsetType, *, is_lost: bool) -> None:
+        """The batch was not kept; with something new in it, its number is expected again before any other."""
+        if is_lost:
             self.session.refuse(number)
         self._nack(number, error, correlation_id)
 

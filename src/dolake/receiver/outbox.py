@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 from collections import deque
 
-from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 
 _MESSAGES_MAX = 1000
+_BYTES_MAX = 1024 * 1024
 _GOODBYE = WSCloseCode.GOING_AWAY.to_bytes(2, "big") + b"shutting down"
 
 
@@ -24,6 +25,7 @@ class Outbox:
         """Nothing can be sent any more: the client has left, or was told goodbye."""
         self._socket = socket
         self._messages: deque[bytes] = deque()
+        self._bytes = 0
         self._wake = asyncio.Event()
         self._is_drained = asyncio.Event()
         self._is_drained.set()
@@ -33,11 +35,12 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        return len(self._messages) > _MESSAGES_MAX
+        return len(self._messages) > _MESSAGES_MAX or self._bytes > _BYTES_MAX
 
     def post(self, message: bytes) -> None:
         if not self.is_gone:
             self._messages.append(message)
+            self._bytes += len(message)
             self._wake.set()
 
     async def send(self) -> None:
@@ -48,13 +51,14 @@ class Outbox:
                 self._wake.clear()
                 while self._messages:
                     await self._socket.send_frame(self._messages[0], WSMsgType.TEXT)
-                    self._messages.popleft()
+                    self._bytes -= len(self._messages.popleft())
                 self._is_drained.set()
-        except (ClientConnectionResetError, ConnectionResetError):
+        except ConnectionError:
             pass
         finally:  # also when the connection ends and cancels us: nobody may go on waiting for answers to go out
             self.is_gone = True
             self._messages.clear()
+            self._bytes = 0
             self._is_drained.set()
 
     async def drained(self) -> None:
@@ -69,5 +73,5 @@ class Outbox:
         nobody read, TCP resets it, and answers that the client has not read yet are lost on the way.
         """
         self.is_gone = True
-        with contextlib.suppress(ClientConnectionResetError, ConnectionResetError):
+        with contextlib.suppress(ConnectionError):
             await self._socket.send_frame(_GOODBYE, WSMsgType.CLOSE)

@@ -20,6 +20,7 @@ from dolake.catalog import rest as catalog_rest
 from dolake.catalog.rest import MethodNotAllowed, Unprocessable
 from dolake.errors import Conflict, DoLakeError, Forbidden, InvalidInput, NotFound, Unavailable
 from dolake.server.lake import Lake
+from dolake.server.openapi import openapi
 from dolake.server.operations import LAKE, ROUTES, json_response
 
 logger = logging.getLogger(__name__)
@@ -35,18 +36,31 @@ def build_app(lake: Lake) -> web.Application:
         if base:
             app.router.add_get(base + "/", front_door)
         app.router.add_get(base + "/ws", socket)
+        app.router.add_get(base + "/openapi.json", openapi)
         for method, path, handler in ROUTES:
             if method == "GET":
                 app.router.add_get(base + path, handler)  # HEAD comes with it
             else:
                 app.router.add_route(method, base + path, handler)
-        app.router.add_route("*", base + "/v1/{path:.*}", functools.partial(catalog, base=base))
+        app.router.add_route("*", base + r"/v1/{path:[\s\S]*}", functools.partial(catalog, base=base))
     return app
 
 
 async def catalog(request: web.Request, *, base: str) -> web.StreamResponse:
     """Everything else below /v1 belongs to the Iceberg REST catalog."""
-    return await catalog_rest.serve(request.app[LAKE].catalog, request, request.raw_path.removeprefix(base))
+    raw_path = request.raw_path.removeprefix(base)
+    if ours := {method for method, path, _ in ROUTES if base + path == request.path}:
+        _refuse_other_methods(request.method, raw_path, ours)
+    return await catalog_rest.serve(request.app[LAKE].catalog, request, raw_path)
+
+
+def _refuse_other_methods(method: str, raw_path: str, ours: set[str]) -> None:
+    """An operator's route came here because of its method: unless the catalog has that one, say which there are."""
+    try:
+        catalog_rest.find_route(method, raw_path)
+    except (MethodNotAllowed, NotFound) as error:
+        theirs = error.allowed if isinstance(error, MethodNotAllowed) else set()
+        raise MethodNotAllowed(f"{method} is not served at this path", ours | theirs) from None
 
 
 async def socket(request: web.Request) -> web.StreamResponse:
@@ -65,7 +79,7 @@ async def front_door(request: web.Request) -> web.StreamResponse:
             "name": "dolake",
             "version": dolake.__version__,
             "state": request.app[LAKE].state,
-            "routes": {"websocket": "/ws"} | {path: method for method, path, _ in ROUTES},
+            "routes": {"websocket": "/ws", "/openapi.json": "GET"} | {path: method for method, path, _ in ROUTES},
         }
     )
 
@@ -82,6 +96,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _error(error.status, error.reason, kind, hint, dict(error.headers))
     except DoLakeError as error:
         headers = {"Retry-After": "1"} if isinstance(error, Unavailable) else {}
+        if isinstance(error, MethodNotAllowed):
+            headers["Allow"] = ", ".join(sorted(error.allowed))
         return _error(_status_of(error), error.message, error.code, error.hint, headers)
     except TimeoutError:
         return _error(504, "it took too long", "timeout", "it may still happen; look at /status")

@@ -33,19 +33,24 @@ class Home:
 
     def __enter__(self) -> Home:
         self.path.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # The folder itself is locked, because a lock file could be removed while it is held.
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        note = self.path / LOCK_FILE
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
             os.close(self._descriptor)
+            owner = note.read_text(errors="replace").strip() if note.is_file() else ""
             raise Conflict(
                 f"another server (process {owner or 'unknown'}) is using {self.path}",
                 hint="stop it first, or give this one another --home",
             ) from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._remove_address()  # left behind by a server that was killed
+        try:
+            note.write_text(f"{os.getpid()}\n")
+            self._remove_address()  # left behind by a server that was killed
+        except BaseException:
+            os.close(self._descriptor)
+            raise
         return self
 
     def __exit__(

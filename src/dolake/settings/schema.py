@@ -210,7 +210,7 @@ class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     size_max_bytes: Annotated[
         int, _whole("Most bytes on disk; at the bound batches get `buffer_full`.", 128 * KIB, BYTES_MAX)
     ] = 8 * GIB
-    segment_size_bytes: Annotated[int, _whole("Size of one journal file.", 64 * KIB, 64 * GIB, RESTART)] = 64 * MIB
+    segment_size_bytes: Annotated[int, _whole("Size of one journal file.", 64 * KIB, GIB, RESTART)] = 64 * MIB
     group_size_max_bytes: Annotated[int, _whole("Most bytes made durable by one sync.", KIB, GIB)] = 8 * MIB
 
 

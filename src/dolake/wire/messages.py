@@ -135,7 +135,7 @@ class BatchMessage(Struct, Generic[Event], tag="cdc_batch", tag_field="type", re
 
     source_do_id: SourceName
     source_shard_name: ShardName | None = None
-    sequence_number: Count
+    sequence_number: Annotated[int, Meta(ge=0, le=SEQUENCE_MAX - 1)]
     events: Annotated[list[Event], Meta(max_length=EVENTS_MAX)]
     timestamp: Count = 0
     correlation_id: CorrelationId | UnsetType = UNSET
@@ -372,6 +372,7 @@ def _checked(decode: Any, data: bytes) -> Any:
         raise _as_validation_error(error) from None
 
 
+_ERROR_LENGTH_MAX = 300
 _AT_PATH = re.compile(r" - at `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(\w+)`$")
 _ALLOWED = {
@@ -392,6 +393,8 @@ def _as_validation_error(error: Exception, allowed: Mapping[str, str] = _ALLOWED
     if missing := _MISSING.match(text):
         path = f"{path}.{missing[1]}"
     words = allowed.get(path.rpartition(".")[2], "")
+    # What was sent stands in the text; an answer must not grow with it.
+    text, path = text[:_ERROR_LENGTH_MAX], path[:_ERROR_LENGTH_MAX]
     return MessageValidationError(text, path=path, hint=f"allowed: {words}" if words else "")
 
 

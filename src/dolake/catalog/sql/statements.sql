@@ -19,6 +19,8 @@ SELECT namespace, name, kind, uuid, metadata_location, version, is_managed
 FROM pointers WHERE namespace = :namespace AND name = :name;
 -- name: all_tables
 SELECT namespace, name, kind, uuid, metadata_location, version, is_managed FROM pointers WHERE kind = 'table';
+-- name: metadata_locations
+SELECT metadata_location FROM pointers;
 -- name: create
 INSERT INTO pointers (namespace, name, kind, uuid, metadata_location, version, is_managed)
 VALUES (:namespace, :name, :kind, :uuid, :metadata_location, 1, :is_managed);
@@ -39,6 +41,8 @@ WHERE position = :from_position AND generation = :generation;
 INSERT OR REPLACE INTO publishes (position, at_ms) VALUES (:position, :at_ms);
 -- name: time_of
 SELECT at_ms FROM publishes WHERE position <= :position ORDER BY position DESC LIMIT 1;
+-- name: position_at
+SELECT position FROM publishes WHERE at_ms <= :at_ms ORDER BY position DESC LIMIT 1;
 -- name: begin_generation
 UPDATE published SET generation = generation + 1;
 -- name: recall_answer

@@ -1,0 +1,111 @@
+"""What the catalog answers: tables and views as they are on disk, and the same answer twice to who asks twice.
+
+From rest.py's handlers; to the client. Promise: metadata is sent as the bytes that lie in its file, encoded once and
+for all; a client that has this version gets 304; a request with a known Idempotency-Key is not done again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from dolake.catalog.call import ANSWERS_KEPT_MS, Call
+from dolake.catalog.documents import Document
+from dolake.catalog.pins import Pin, pinned
+
+Answer = web.StreamResponse
+Handler = Callable[[Call], Awaitable[Answer]]
+_COMPRESS_FROM_BYTES = 2048
+_FORGET_EVERY_MS = 60_000
+_REFUSED = re.compile(r"q=0(\.0*)?")
+
+
+def json_answer(value: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+async def once(call: Call, handler: Handler) -> Answer:
+    """Do what was asked, unless a request with the same key did it already; then give the same answer."""
+    key = call.idempotency_key
+    assert key is not None
+    async with call.catalog.turn(key):
+        raw = await call.catalog.run(call.catalog.store.recall_answer, key, call.catalog.clock_ms())
+        if raw is None:
+            answer = await handler(call)
+            await call.catalog.run(_keep_answer, call, key, answer)
+            return answer
+    kept_answer = msgspec.json.decode(raw, type=_KeptAnswer)
+    if kept_answer.location:
+        document = await call.catalog.run(call.catalog.tables.read, kept_answer.location)
+        return await (with_metadata if "table" in call.parts else loaded)(call, document)
+    etag = {"ETag": kept_answer.etag} if kept_answer.etag else {}
+    return web.Response(body=kept_answer.body, status=kept_answer.status, headers=etag, content_type="application/json")
+
+
+def _keep_answer(call: Call, key: str, answer: Answer) -> None:
+    """Commits have kept theirs with what they changed; the others do it here."""
+    store, now_ms = call.catalog.store, call.catalog.clock_ms()
+    if now_ms >= call.catalog.forget_next_ms:
+        call.catalog.forget_next_ms = now_ms + _FORGET_EVERY_MS
+        store.forget_answers(now_ms)
+    if store.recall_answer(key, now_ms) is None and isinstance(answer, web.Response):
+        body = answer.body if isinstance(answer.body, bytes) else b""
+        if answer.headers.get("Content-Encoding") == "gzip":  # who asks again may not take it
+            body = gzip.decompress(body)
+        kept = msgspec.json.encode(_KeptAnswer(answer.status, None, body, answer.headers.get("ETag", "")))
+        store.keep_answer(key, kept, now_ms + ANSWERS_KEPT_MS)
+
+
+class _KeptAnswer(msgspec.Struct):
+    status: int
+    location: str | None = None
+    body: bytes = b""
+    etag: str = ""
+
+
+async def loaded_pinned(call: Call, document: Document, pin: Pin) -> Answer:
+    def show() -> bytes:
+        store, position, time_ms = call.catalog.store, pin.position, pin.time_ms
+        if position is not None:
+            time_ms = store.time_of(position)
+        elif time_ms is not None:
+            position = store.position_at(time_ms)
+        return msgspec.json.encode(pinned(document.metadata, position, time_ms))
+
+    raw = await call.catalog.run(show)
+    return await _raw_answer(call, document.location, raw, {}, config=b',"config":{}')
+
+
+async def loaded(call: Call, document: Document) -> Answer:
+    """A table or view as a load shows it: 304 when the client has this very version."""
+    is_refs = call.query.get("snapshots") == "refs"
+    etag = f'"{document.name}{"-refs" if is_refs else ""}"'
+    if call.request.method == "GET" and etag in call.request.headers.get("If-None-Match", ""):
+        return web.Response(status=304, headers={"ETag": etag})
+    raw = await call.catalog.run(lambda: document.raw_refs) if is_refs else document.raw
+    return await _raw_answer(call, document.location, raw, {"ETag": etag}, config=b',"config":{}')
+
+
+async def with_metadata(call: Call, document: Document) -> Answer:
+    """What a commit answers: where the metadata is and what it says."""
+    return await _raw_answer(call, document.location, document.raw, {"ETag": f'"{document.name}"'})
+
+
+async def _raw_answer(call: Call, location: str, raw: bytes, headers: dict[str, str], config: bytes = b"") -> Answer:
+    """The metadata's bytes as they are on disk, in their envelope: nothing is encoded twice."""
+    body = b'{"metadata-location":' + msgspec.json.encode(location) + b',"metadata":' + raw + config + b"}"
+    if len(body) >= _COMPRESS_FROM_BYTES and _takes_gzip(call.request.headers.get("Accept-Encoding", "")):
+        body = await call.catalog.run(gzip.compress, body, 1)
+        headers = headers | {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    return web.Response(body=body, headers=headers, content_type="application/json")
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """`gzip` among what the client takes, and not with a weight of nothing."""
+    codings = [[part.strip().lower() for part in coding.split(";")] for coding in accepted.split(",")]
+    return any(name == "gzip" and not _REFUSED.fullmatch("".join(weight)) for name, *weight in codings)

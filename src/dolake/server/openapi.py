@@ -1,0 +1,162 @@
+"""The routes of this server as an OpenAPI 3.1 document, for people, generators and fuzzers.
+
+Served by app.py at /openapi.json. Promise: paths and methods are read from the very tables that are served, so the
+document has each route and no other. What a body and a query hold stands here, one line per handler.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+import dolake
+from dolake.catalog import rest
+from dolake.server import operations
+from dolake.server.operations import json_response
+
+Schema = dict[str, Any]
+Handler = Callable[..., Any]
+_TEXT: Schema = {"type": "string"}
+_FLAG: Schema = {"type": "boolean"}
+_OBJECT: Schema = {"type": "object"}
+_LEVELS: Schema = {"type": "array", "items": _TEXT, "minItems": 1}
+_TEXT_MAP: Schema = {"type": "object", "additionalProperties": _TEXT}
+
+
+def _list_of(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _body(required: dict[str, Schema] | None = None, **optional: Schema) -> Schema:
+    """An object with these fields; the names of Python's arguments stand for the hyphens of the specification."""
+    named = {key.replace("_", "-"): schema for key, schema in optional.items()}
+    return {"type": "object", "required": list(required or {}), "properties": (required or {}) | named}
+
+
+_ACTION = _body({"action": _TEXT})
+_COMMIT = _body(requirements=_list_of(_body({"type": _TEXT})), updates=_list_of(_ACTION))
+_IDENTIFIER = _body({"namespace": _LEVELS, "name": _TEXT})
+_CHANGE = _COMMIT | {"required": ["identifier"], "properties": _COMMIT["properties"] | {"identifier": _IDENTIFIER}}
+_RENAME = _body({"source": _IDENTIFIER, "destination": _IDENTIFIER})
+_STRUCT = _body({"type": {"const": "struct"}, "fields": _list_of(_OBJECT)})
+_REGISTRATION = _body({"name": _TEXT, "metadata-location": _TEXT}, overwrite=_FLAG)
+_TABLE = _body(
+    {"name": _TEXT, "schema": _STRUCT},
+    location=_TEXT,
+    partition_spec=_OBJECT,
+    write_order=_OBJECT,
+    stage_create=_FLAG,
+    properties=_TEXT_MAP,
+)
+_VIEW = _body({"name": _TEXT, "schema": _STRUCT, "view-version": _OBJECT}, location=_TEXT, properties=_TEXT_MAP)
+
+_BODIES: dict[Handler, Schema] = {
+    operations.change_settings: _OBJECT,
+    rest.create_namespace: _body({"namespace": _LEVELS}, properties=_TEXT_MAP),
+    rest.update_namespace: _body(updates=_TEXT_MAP, removals=_list_of(_TEXT)),
+    rest.create_table: _TABLE,
+    rest.commit_table: _COMMIT,
+    rest.commit_transaction: _body({"table-changes": _list_of(_CHANGE) | {"minItems": 1}}),
+    rest.register_table: _REGISTRATION,
+    rest.rename_table: _RENAME,
+    rest.report_metrics: _body({"report-type": _TEXT}),
+    rest.create_view: _VIEW,
+    rest.replace_view: _COMMIT,
+    rest.rename_view: _RENAME,
+    rest.register_view: _REGISTRATION,
+}
+
+_PAGE: dict[str, Schema] = {"pageToken": _TEXT, "pageSize": {"type": "integer", "minimum": 1}}
+_QUERIES: dict[Handler, dict[str, Schema]] = {
+    rest.config: {"warehouse": _TEXT},
+    rest.list_namespaces: _PAGE | {"parent": _TEXT},
+    rest.list_tables: _PAGE,
+    rest.list_views: _PAGE,
+    rest.load_table: {"snapshots": {"enum": ["all", "refs"]}},
+    rest.drop_table: {"purgeRequested": _FLAG, "force": _FLAG},
+    rest.unregister_table: {"force": _FLAG},
+}
+
+_WITHOUT_CONTENT = {
+    rest.has_namespace,
+    rest.drop_namespace,
+    rest.has_table,
+    rest.commit_transaction,
+    rest.drop_table,
+    rest.rename_table,
+    rest.report_metrics,
+    rest.has_view,
+    rest.drop_view,
+    rest.rename_view,
+}
+
+_ERROR = _body({"error": _body({"message": _TEXT, "type": _TEXT, "code": {"type": "integer"}, "hint": _TEXT})})
+_HEADERS = ("Idempotency-Key",)
+
+
+async def openapi(request: web.Request) -> web.Response:
+    """This document."""
+    return json_response(openapi_document(request.app[operations.LAKE].settings.current.server.base_path))
+
+
+@functools.cache
+def openapi_document(base_path: str) -> dict[str, Any]:
+    """The whole document. Every path is also served below the base path."""
+    served: list[tuple[str, str, Handler]] = [("GET", "/openapi.json", openapi), *operations.ROUTES]
+    served += [(method, f"/v1{path}", handler) for method, path, handler in rest.ROUTES]
+    paths: dict[str, dict[str, Any]] = {}
+    seen: Counter[str] = Counter()
+    for method, path, handler in served:
+        seen[handler.__name__] += 1
+        number = seen[handler.__name__]
+        id_ = handler.__name__ if number == 1 else f"{handler.__name__}_{number}"
+        paths.setdefault(path, {})[method.lower()] = _operation(id_, method, path, handler)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "DoLake", "version": dolake.__version__},
+        "servers": [{"url": base or "/"} for base in dict.fromkeys(("", base_path))],
+        "paths": paths,
+        "components": {"schemas": {"Error": _ERROR}},
+    }
+
+
+def _operation(id_: str, method: str, path: str, handler: Handler) -> dict[str, Any]:
+    success = "204" if handler in _WITHOUT_CONTENT else "200"
+    answers: dict[str, Any] = {success: {"description": "It is done."}}
+    if success == "200":
+        kind = "text/plain" if handler is operations.metrics else "application/json"
+        answers["200"]["content"] = {kind: {"schema": _TEXT if kind == "text/plain" else _OBJECT}}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    answers |= {code: {"description": words, "content": error} for code, words in _REFUSALS.items()}
+    operation: dict[str, Any] = {"operationId": id_, "summary": _summary(handler), "responses": answers}
+    if parameters := _parameters(method, path, handler):
+        operation["parameters"] = parameters
+    if schema := _BODIES.get(handler):
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+_REFUSALS = {
+    "4XX": "The request was refused; the hint says what to do.",
+    "5XX": "It failed, or nobody knows whether it happened.",
+}
+
+
+def _parameters(method: str, path: str, handler: Handler) -> list[dict[str, Any]]:
+    found = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in re.findall(r"{(\w+)}", path)]
+    found += [{"name": name, "in": "query", "schema": schema} for name, schema in _QUERIES.get(handler, {}).items()]
+    if handler.__module__ == rest.__name__ and method not in ("GET", "HEAD"):
+        key = {"type": "string", "format": "uuid"}
+        found += [{"name": name, "in": "header", "schema": key} for name in _HEADERS]
+    return found
+
+
+def _summary(handler: Handler) -> str:
+    """The first line of what the code says of itself, or its name in words."""
+    text = (handler.__doc__ or "").strip().partition("\n")[0]
+    return text or handler.__name__.replace("_", " ").capitalize()

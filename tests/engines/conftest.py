@@ -1,0 +1,63 @@
+"""What the tests of all engines share: one running server, and each engine connected to it."""
+
+from __future__ import annotations
+
+import itertools
+import sysconfig
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+from duckdb import DuckDBPyConnection
+from pyiceberg.catalog.rest import RestCatalog
+from pyspark.sql import SparkSession
+
+from tests.support.server import ServerProcess
+from tests.support.spark import spark_session
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all engines. It lives as long as the session, because Spark does and keeps its address."""
+    with ServerProcess(tmp_path_factory.mktemp("lake")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def catalog(server: ServerProcess) -> Iterator[RestCatalog]:
+    catalog = RestCatalog("lake", uri=server.url)
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture
+def namespace(catalog: RestCatalog) -> str:
+    """A namespace that no other test uses."""
+    name = f"ns{next(_numbers)}"
+    catalog.create_namespace(name)
+    return name
+
+
+@pytest.fixture
+def duck(server: ServerProcess, namespace: str) -> Iterator[DuckDBPyConnection]:
+    """DuckDB inside the test's namespace of the lake. Its extensions are wheels: nothing is downloaded."""
+    site_packages = sysconfig.get_path("purelib")
+    with duckdb.connect() as connection:
+        connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
+        for name in ("avro", "httpfs", "iceberg"):
+            file = f"duckdb_extension_{name}/extensions/v{duckdb.__version__}/{name}.duckdb_extension"
+            connection.execute(f"LOAD '{site_packages}/{file}'")
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{server.url}', AUTHORIZATION_TYPE 'none')")
+        connection.execute(f"USE lake.{namespace}")
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def spark(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark with the lake twice: as `lake`, and as `seeds` under the address that the seeds give their clients."""
+    catalogs = {"lake": server.url, "seeds": f"{server.url}/lakehouse/v1"}
+    with spark_session(tmp_path_factory.mktemp("spark"), catalogs) as session:
+        yield session
