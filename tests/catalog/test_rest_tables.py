@@ -259,6 +259,19 @@ def test_a_refused_request_may_be_asked_again_with_its_key(ask: Asker, ns: str) 
     assert ask.commit(f"{ns}/tables/t", set_properties(a="1"), headers={"Idempotency-Key": key}).status in (200, 404)
 
 
+def test_a_commit_asked_again_after_its_file_is_gone_is_still_a_success(ask: Asker, ns: str) -> None:
+    keep_one = {"write.metadata.previous-versions-max": "1", "write.metadata.delete-after-commit.enabled": "true"}
+    creation, headers = table_body(properties=keep_one), {"Idempotency-Key": str(uuid.uuid4())}
+    assert ask("POST", f"{ns}/tables", creation, headers).status == 200
+    first = ask.commit(f"{ns}/tables/t", set_properties(a="1"), headers=headers)
+    for number in range(3):
+        ask.commit(f"{ns}/tables/t", set_properties(b=str(number)))
+    assert not path_of(first.body["metadata-location"]).exists()
+    again = ask.commit(f"{ns}/tables/t", set_properties(a="1"), headers=headers)
+    assert again.metadata["properties"]["b"] == "2"
+    assert ask("POST", f"{ns}/tables", creation, headers).metadata == again.metadata
+
+
 def test_a_key_that_is_no_uuid_is_refused(ask: Asker, ns: str) -> None:
     ask.table(ns)
     for key in ("1", "not-a-uuid", "x" * 5000, ""):
@@ -266,6 +279,7 @@ def test_a_key_that_is_no_uuid_is_refused(ask: Asker, ns: str) -> None:
     assert "a" not in ask("GET", f"{ns}/tables/t").metadata.get("properties", {})
 
 
+@pytest.mark.slow
 def test_kept_answers_and_tables_survive_a_kill_of_the_server(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as process:
         ask = Asker(process.url)
@@ -425,6 +439,17 @@ def test_old_metadata_files_of_another_table_are_never_deleted(ask: Asker, ns: s
         for number in range(3):
             assert ask.commit(f"{ns}/tables/forged", set_properties(a=str(number))).status == 200
     assert path_of(victim).exists()
+
+
+def test_a_table_registered_under_a_second_name_does_not_delete_the_firsts_metadata(ask: Asker, ns: str) -> None:
+    keep_one = {"write.metadata.previous-versions-max": "1", "write.metadata.delete-after-commit.enabled": "true"}
+    first = ask.table(ns, "first", properties=keep_one)
+    twin = {"name": "twin", "metadata-location": first.body["metadata-location"]}
+    assert ask("POST", f"{ns}/register", twin).status == 200
+    for number in range(4):
+        assert ask.commit(f"{ns}/tables/twin", set_properties(a=str(number))).status == 200
+    assert path_of(first.body["metadata-location"]).exists()
+    assert ask("GET", f"{ns}/tables/first").body == first.body
 
 
 # --- where files lie -------------------------------------------------------------------------------------------------

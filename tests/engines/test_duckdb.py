@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -185,8 +186,9 @@ def test_it_creates_and_drops_namespaces(duck: DuckDBPyConnection, catalog: Rest
     reason="DuckDB makes no metadata folder for a staged table; on a local folder the server would have to",
 )
 def test_a_table_created_from_a_query_appears_with_its_rows(
-    duck: DuckDBPyConnection, catalog: RestCatalog, namespace: str
+    duck: DuckDBPyConnection, catalog: RestCatalog, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # DuckDB leaves an empty folder `data` wherever it runs
     duck.execute("CREATE TABLE numbers AS SELECT i AS id FROM range(3) r(i)")
     assert rows_seen_by_pyiceberg(catalog, namespace, "numbers") == [(0,), (1,), (2,)]
 

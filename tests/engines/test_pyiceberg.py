@@ -9,6 +9,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
+    ForbiddenError,
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
     NoSuchTableError,
@@ -232,6 +233,19 @@ def test_a_dropped_table_can_be_registered_again_and_a_purged_one_is_gone(
     catalog.purge_table((namespace, "back"))
     assert not catalog.table_exists((namespace, "back"))
     assert not folder.exists()
+
+
+def test_who_writes_to_a_managed_table_is_told_why_not(
+    catalog: RestCatalog, namespace: str, server: ServerProcess
+) -> None:
+    table = catalog.create_table((namespace, "users"), USERS)
+    table.append(users(1))
+    assert server.get(f"/v1/namespaces/{namespace}/tables/users/adopt", method="POST", body={})[0] == 200
+    with pytest.raises(ForbiddenError, match="managed by DoLake"):
+        table.append(users(2))
+    with pytest.raises(ForbiddenError, match="managed by DoLake"):
+        catalog.drop_table((namespace, "users"))
+    assert ids_of(catalog.load_table((namespace, "users"))) == [1]
 
 
 # --- views -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tools.ensure_java import ADVICE, cache_folder, find_java
 
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _JVM_END_WAIT_S = 30.0
+_HASTE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a JVM that lives a minute gains nothing from the best code
 _QUIET = """\
 status = error
 appender.console.type = Console
@@ -47,10 +48,11 @@ def spark_session(scratch: Path, catalogs: dict[str, str]) -> Iterator[SparkSess
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()} -Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": f"{_HASTE} -Dlog4j2.configurationFile={log.as_uri()}",
         "spark.jars.packages": ICEBERG,
         "spark.jars.ivy": str(cache_folder(os.environ) / "jars"),
         "spark.local.dir": str(scratch),
+        "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than our few rows
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",

@@ -124,6 +124,7 @@ class CatalogStore(Protocol):
     def snapshot(self, names: Sequence[Name] | None) -> tuple[list[Pointer], Published]:
         """These tables (or all of them) and the published row, at one moment."""
 
+    def is_pointed_at(self, metadata_location: str) -> bool: ...
     def metadata_locations(self) -> list[str]:
         """Where the metadata of every table and view is."""
 

@@ -14,9 +14,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from dolake.catalog.base import Name
 from dolake.catalog.call import ANSWERS_KEPT_MS, Call
 from dolake.catalog.documents import Document
 from dolake.catalog.pins import Pin, pinned
+from dolake.catalog.values import read_text
+from dolake.errors import NotFound
 
 Answer = web.StreamResponse
 Handler = Callable[[Call], Awaitable[Answer]]
@@ -41,10 +44,19 @@ async def once(call: Call, handler: Handler) -> Answer:
             return answer
     kept_answer = msgspec.json.decode(raw, type=_KeptAnswer)
     if kept_answer.location:
-        document = await call.catalog.run(call.catalog.tables.read, kept_answer.location)
+        document = await call.catalog.run(_read_kept, call, kept_answer.location)
         return await (with_metadata if "table" in call.parts else loaded)(call, document)
     etag = {"ETag": kept_answer.etag} if kept_answer.etag else {}
     return web.Response(body=kept_answer.body, status=kept_answer.status, headers=etag, content_type="application/json")
+
+
+def _read_kept(call: Call, location: str) -> Document:
+    """What the table was then. Where that file is gone already, as the table's properties say, what it is now."""
+    try:
+        return call.catalog.tables.read(location)
+    except NotFound:
+        name = call.table if "table" in call.parts else Name(call.namespace, read_text(call.body, "name"))
+        return call.catalog.tables.load(name)
 
 
 def _keep_answer(call: Call, key: str, answer: Answer) -> None:

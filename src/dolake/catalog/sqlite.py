@@ -160,6 +160,9 @@ class SqliteStore:
         finally:
             connection.execute("ROLLBACK")
 
+    def is_pointed_at(self, metadata_location: str) -> bool:
+        return self._run("is_pointed_at", {"metadata_location": metadata_location}).fetchone() is not None
+
     def metadata_locations(self) -> list[str]:
         return [location for (location,) in self._run("metadata_locations")]
 

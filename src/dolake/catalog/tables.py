@@ -287,8 +287,9 @@ class Tables:
             kept = {entry["metadata-file"] for entry in metadata.get("metadata-log", ())}
             ours = part.after.location.rpartition("/")[0]  # a log that was registered can name files of other tables
             for entry in part.before.metadata.get("metadata-log", ()):
-                if entry["metadata-file"] not in kept and entry["metadata-file"].rpartition("/")[0] == ours:
-                    self._documents.discard(entry["metadata-file"])
+                file = entry["metadata-file"]
+                if file not in kept and file.rpartition("/")[0] == ours and not self._store.is_pointed_at(file):
+                    self._documents.discard(file)
 
     def _enter(
         self, change: Create, document: Document, *, is_new_file: bool = True, remember: Remember | None = None

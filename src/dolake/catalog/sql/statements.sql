@@ -19,6 +19,8 @@ SELECT namespace, name, kind, uuid, metadata_location, version, is_managed
 FROM pointers WHERE namespace = :namespace AND name = :name;
 -- name: all_tables
 SELECT namespace, name, kind, uuid, metadata_location, version, is_managed FROM pointers WHERE kind = 'table';
+-- name: is_pointed_at
+SELECT 1 FROM pointers WHERE metadata_location = :metadata_location LIMIT 1;
 -- name: metadata_locations
 SELECT metadata_location FROM pointers;
 -- name: create
