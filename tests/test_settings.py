@@ -348,7 +348,7 @@ def test_a_bad_flag_is_refused_as_a_flag() -> None:
         ("[rate_limit]\nmax_payload_size = 16_777_216", "rate_limit.max_payload_size = 16777216"),
         ("[server]\nmessage_size_max_bytes = 4_194_304", "server.message_size_max_bytes = 4194304"),
         ("[rate_limit]\nmax_event_size = 4_194_305", "rate_limit.max_event_size = 4194305"),
-        ("[journal]\nsegment_size_bytes = 4_294_967_297", "journal.segment_size_bytes = 4294967297"),
+        ("[journal]\nsize_max_bytes = 134_217_727", "journal.size_max_bytes = 134217727"),
         ("[journal]\ngroup_size_max_bytes = 67_108_865", "journal.group_size_max_bytes = 67108865"),
         ("[compaction]\nmin_files_to_compact = 101", "compaction.min_files_to_compact = 101"),
     ],

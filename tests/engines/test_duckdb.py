@@ -180,11 +180,6 @@ def test_it_creates_and_drops_namespaces(duck: DuckDBPyConnection, catalog: Rest
     assert not catalog.namespace_exists(f"{namespace}_own")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=duckdb.TransactionException,
-    reason="DuckDB makes no metadata folder for a staged table; on a local folder the server would have to",
-)
 def test_a_table_created_from_a_query_appears_with_its_rows(
     duck: DuckDBPyConnection, catalog: RestCatalog, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,8 @@ class Tables:
         metadata = new_table_metadata(request, location=location, uuid=str(uuid.uuid4()), now_ms=self._clock_ms())
         is_managed = self._checked_managed(name, metadata, is_pipeline=is_pipeline)
         if request.get("stage-create"):
+            # DuckDB writes its manifests before it commits, and makes no folder for them.
+            self._documents.storage.make_folder(f"{location}/metadata")
             return None, metadata
         document = self._documents.write(metadata, version=0)
         self._enter(

@@ -40,6 +40,9 @@ class Storage(Protocol):
     def replace(self, location: str, data: bytes) -> None:
         """Write a file whether it is there or not; readers see the old bytes or the new ones, never a mix."""
 
+    def make_folder(self, location: str) -> None:
+        """Make a folder where storage has such things: some engines write into one without making it."""
+
     def delete(self, location: str) -> None:
         """Remove a file; a missing one is no error."""
 

@@ -65,6 +65,9 @@ class LocalStorage:
         temporary.write_bytes(data)
         temporary.replace(path)
 
+    def make_folder(self, location: str) -> None:
+        self._path(location).mkdir(parents=True, exist_ok=True)
+
     def delete(self, location: str) -> None:
         self._path(location).unlink(missing_ok=True)
 
