@@ -30,7 +30,7 @@ from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record, StreamPoint
 from dolake.journal.recovery import Recovered, new_journal_id, recover
 from dolake.journal.retention import Consumers, missing_beginning, removable
-from dolake.journal.writer import DurableGroup, Entry, Writer, begin_segment, moved
+from dolake.journal.writer import DurableGroup, Entry, Writer, begin_segment
 from dolake.positions import START, Position
 from dolake.settings import JournalSettings
 
@@ -242,7 +242,7 @@ class EmbeddedJournal:
         meta = record.meta_of(batch)
         size = record.size_of(meta, batch.payload)
         entry = Entry(batch, meta, size, duplicate_count, self._era, loop, loop.create_future())
-        self._admitted[batch.stream] = moved(self.admitted(batch.stream), batch)
+        self._admitted[batch.stream] = self.admitted(batch.stream).after(batch)
         self._pending[batch.stream] = entry
         self.in_flight_bytes += size
         self._writer.submit(entry)

@@ -62,6 +62,14 @@ class StreamPoint(msgspec.Struct, array_like=True, frozen=True, gc=False):
     sequence: int = 0
     number: int = 0
 
+    def reached(self, epoch: int) -> int:
+        """The highest sequence within this epoch; another epoch begins from nothing."""
+        return self.sequence if self.epoch == epoch else 0
+
+    def after(self, batch: Batch | BatchMeta) -> StreamPoint:
+        """The point once this batch is durable. Writing, recovery and repair must move it alike."""
+        return StreamPoint(batch.epoch, max(self.reached(batch.epoch), batch.sequence_last), batch.number)
+
 
 class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
     """All that must outlive old segments. Each segment begins with one."""

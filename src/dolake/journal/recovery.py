@@ -115,14 +115,13 @@ def _remember(found: Recovered, offset: int, header: Header, body: memoryview) -
     found.record_count += 1
     found.oldest_timestamp_ms = found.oldest_timestamp_ms or header.commit_timestamp_ms
     known = found.streams.get(stream, StreamPoint())
-    floor = known.sequence if known.epoch == meta.epoch else 0
-    found.streams[stream] = StreamPoint(meta.epoch, max(floor, meta.sequence_last), meta.number)
+    found.streams[stream] = known.after(meta)
     found.tables.update(meta.tables)
     found.recent.add(
         stream,
         meta.epoch,
         meta.sequence_last,
-        before=floor,
+        before=known.reached(meta.epoch),
         segment=found.base,
         offset=offset,
         end=header.end,

@@ -111,9 +111,7 @@ class _Memory:
         elif header.kind is Kind.BATCH:
             meta = record.decode_meta(header, body)
             stream = StreamId(meta.source, meta.shard)
-            known = self.streams.get(stream, StreamPoint())
-            floor = known.sequence if known.epoch == meta.epoch else 0
-            self.streams[stream] = StreamPoint(meta.epoch, max(floor, meta.sequence_last), meta.number)
+            self.streams[stream] = self.streams.get(stream, StreamPoint()).after(meta)
             self.tables.update(meta.tables)
 
     def as_checkpoint(self, base: Position) -> _Piece:

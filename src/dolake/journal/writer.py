@@ -80,12 +80,6 @@ Settle = Callable[[list[Entry], DurableGroup | None, DoLakeError | None], None]
 """Called on the entries' event loop: this group is durable, or was refused for this reason."""
 
 
-def moved(point: StreamPoint, batch: Batch) -> StreamPoint:
-    """The stream's point after this batch."""
-    floor = point.sequence if point.epoch == batch.epoch else 0
-    return StreamPoint(batch.epoch, max(floor, batch.sequence_last), batch.number)
-
-
 class Writer:
     """Owns the newest segment, the mark and the durable state. Everything public may be read from any thread."""
 
@@ -236,8 +230,8 @@ class Writer:
         for entry in entries:
             stream = entry.batch.stream
             point = self.streams.get(stream, StreamPoint())
-            entry.before = point.sequence if point.epoch == entry.batch.epoch else 0
-            self.streams[stream] = moved(point, entry.batch)
+            entry.before = point.reached(entry.batch.epoch)
+            self.streams[stream] = point.after(entry.batch)
             self.tables.update(entry.batch.tables)
         self.position, self.offset, self.commit_timestamp_ms = position, offset, timestamp
         self._move_mark()
