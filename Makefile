@@ -55,7 +55,7 @@ clean: ## remove caches and build results; .venv stays
 
 # Nothing runs Spark in this release, so a missing Java is advice and not an error: hence the ignored exit code.
 java: $(STAMP)
-	@$(BIN)/python tools/ensure_java.py --quiet || true
+	@$(BIN)/python -m dolake.pipeline.java --quiet || true
 
 # The stamp is older than a changed lock file, so that a new lock is installed by whichever target runs next.
 # The versions of pip and hatchling do not matter: uv and the build tools come from the lock file, checked by hash.

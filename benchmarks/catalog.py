@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import platform
 import random
 import sys
 import time
@@ -19,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,13 +29,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-# What surrounds every benchmark is written once, in ingest.py.
-from benchmarks.ingest import _commit as commit_of_repository
-from benchmarks.ingest import _machine as machine_of
-from benchmarks.ingest import _machine_cpu_s as machine_cpu_s
-from benchmarks.ingest import _temporary_home as temporary_home
-from benchmarks.ingest import _terminate_as_exit as terminate_as_exit
-from benchmarks.ingest import _versions as versions
+from benchmarks.machine import (
+    commit_of_repository,
+    machine_cpu_s,
+    machine_of,
+    temporary_home,
+    terminate_as_exit,
+    versions_of,
+)
 from dolake.catalog.base import Create, Name
 from dolake.catalog.sqlite import SqliteStore
 from dolake.cli.child import COMMAND, ChildServer
@@ -85,8 +84,7 @@ def run_catalog_bench(
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": commit_of_repository(),
             "machine": machine_of(folder),
-            "versions": {"python": platform.python_version(), **versions()}
-            | {name: version(name) for name in PACKAGES},
+            "versions": versions_of(*PACKAGES),
             "load": {
                 "columns": COLUMNS,
                 "commits_of_ours": load.rounds * OURS_PER_ROUND,

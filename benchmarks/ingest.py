@@ -10,18 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import platform
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +26,14 @@ import uvloop
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.load import BatchLayout, LoadError, Meter, Stream
+from benchmarks.machine import (
+    commit_of_repository,
+    machine_cpu_s,
+    machine_of,
+    temporary_home,
+    terminate_as_exit,
+    versions_of,
+)
 from dolake.cli.child import COMMAND, ChildServer
 
 LATENCY_RATE_EVENTS_S = 20_000
@@ -40,7 +42,6 @@ SAMPLE_EVERY_S = 0.25
 JOURNAL_SIZE_MAX_BYTES = 12 * 1024**3
 DISK_FREE_MIN_BYTES = 10 * 1024**3
 MB = 1_000_000
-PACKAGES = ("dolake", "aiohttp", "msgspec", "numpy", "google-crc32c", "uvloop")
 
 
 def run_ingest_bench(
@@ -60,15 +61,15 @@ def run_ingest_bench(
     the server's temporary home is made inside it and removed at the end.
     """
     load = Load(seconds, connections, window, batch_events, rate_events_s or LATENCY_RATE_EVENTS_S)
-    with _temporary_home(home) as folder, _server(folder, server_command) as server, _progress() as progress:
+    with temporary_home(home) as folder, _server(folder, server_command) as server, _progress() as progress:
         bench = _Bench(load, server, folder, progress)
         phases = _run(bench)
         report = {
             "benchmark": "ingest",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": _commit(),
-            "machine": _machine(folder),
-            "versions": {"python": platform.python_version(), **_versions()},
+            "commit": commit_of_repository(),
+            "machine": machine_of(folder),
+            "versions": versions_of(),
             "load": {
                 "seconds": seconds,
                 "connections": connections,
@@ -192,7 +193,7 @@ class _Bench:
             at_s=time.monotonic(),
             server_cpu_s=cpu.user + cpu.system,
             own_cpu_s=time.process_time(),
-            machine_cpu_s=_machine_cpu_s(),
+            machine_cpu_s=machine_cpu_s(),
             batches=len(meter.ack_times_s),
             events=meter.events_acked,
             bytes=meter.bytes_acked,
@@ -234,11 +235,6 @@ def _difference(first: Moment, last: Moment) -> dict[str, Any]:
     }
 
 
-def _machine_cpu_s() -> float:
-    times: dict[str, float] = psutil.cpu_times()._asdict()
-    return sum(value for name, value in times.items() if name not in ("idle", "iowait", "guest", "guest_nice"))
-
-
 def _sample(metrics: str, name: str) -> float:
     """The value of a metric in Prometheus' text format, summed over its labels; 0 where it is missing."""
     lines = (line.rpartition(" ") for line in metrics.splitlines())
@@ -249,38 +245,12 @@ def _sample(metrics: str, name: str) -> float:
 
 
 @contextlib.contextmanager
-def _temporary_home(parent: Path | None) -> Iterator[Path]:
-    # Not the default temporary folder: where that one is in memory, syncs cost nothing and gigabytes do.
-    disk = Path("/var/tmp")  # noqa: S108
-    with tempfile.TemporaryDirectory(prefix="dolake-bench-", dir=parent or (disk if disk.is_dir() else None)) as name:
-        yield Path(name)
-
-
-@contextlib.contextmanager
 def _server(folder: Path, command: Sequence[str]) -> Iterator[ChildServer]:
     """A server that is stopped in order whatever happens."""
     settings = f"journal_size_max_bytes = {JOURNAL_SIZE_MAX_BYTES + 2 * 1024**3}\n"
-    with _terminate_as_exit(), ChildServer(folder / "home", settings=settings, command=command) as server:
+    with terminate_as_exit(), ChildServer(folder / "home", settings=settings, command=command) as server:
         yield server
         server.stop()
-
-
-@contextlib.contextmanager
-def _terminate_as_exit() -> Iterator[None]:
-    """A SIGTERM to the bench unwinds it as Ctrl-C does, so that no server and no gigabytes stay behind."""
-
-    def leave(_number: int, _frame: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    try:
-        before = signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # not in the main thread, where signals never arrive
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # --- what stands around the numbers ----------------------------------------------------------------------------------
@@ -294,46 +264,3 @@ def _progress() -> Progress:
         TextColumn("{task.fields[rate]}"),
         disable=not sys.stdout.isatty(),
     )
-
-
-def _machine(folder: Path) -> dict[str, Any]:
-    return {
-        "name": platform.node(),
-        "system": platform.platform(),
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
-        "file_system": _file_system(folder),
-    }
-
-
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _file_system(folder: Path) -> str | None:
-    mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
-    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else None
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
-def _commit() -> str | None:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        answer = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip() or None

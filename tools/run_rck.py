@@ -20,8 +20,8 @@ from pathlib import Path
 
 from dolake.cli.child import COMMAND, ChildServer
 from dolake.errors import DoLakeError
-from tools.ensure_java import ADVICE as JAVA_ADVICE
-from tools.ensure_java import find_java
+from dolake.pipeline.java import ADVICE as JAVA_ADVICE
+from dolake.pipeline.java import find_java
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "tools" / "rck" / "run-rck"
 KITS = {"newest": {}, "1.10.1": {"RCK_ICEBERG": "1.10.1"}}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -97,6 +98,14 @@ class Asker:
     def append(self, table: str) -> Reply:
         """Load, then add a snapshot to main, as a writer does."""
         return self.commit(table, *snapshot_updates(self("GET", table).metadata))
+
+
+def eventually(is_true: Callable[[], bool]) -> None:
+    """Wait for what follows an answer a moment later, such as the hint of a commit."""
+    give_up_at = time.monotonic() + 10
+    while not is_true():
+        assert time.monotonic() < give_up_at, "it did not happen"
+        time.sleep(0.005)
 
 
 def namespace_path(*levels: str) -> str:

@@ -307,6 +307,17 @@ def test_a_change_is_never_answered_with_304(ask: Asker, ns: str) -> None:
     assert reply.status == 200
 
 
+def test_a_commit_of_many_megabytes_is_taken_and_a_larger_one_is_refused_in_the_one_shape(ask: Asker, ns: str) -> None:
+    ask.table(ns)
+    assert ask.commit(f"{ns}/tables/t", set_properties(pad="x" * 5_000_000)).status == 200
+    assert len(ask("GET", f"{ns}/tables/t").metadata["properties"]["pad"]) == 5_000_000
+    before = ask("GET", f"{ns}/tables/t").headers["etag"]
+    refused = ask("POST", f"{ns}/tables/t", b" " * (64 * 1024 * 1024 + 1))
+    assert refused.refusal == (413, "request_entity_too_large")
+    assert "64 MiB" in refused.error["hint"]
+    assert ask("GET", f"{ns}/tables/t").headers["etag"] == before
+
+
 def test_large_answers_are_compressed_for_who_takes_it(ask: Asker, ns: str) -> None:
     ask.table(ns, properties={"pad": "x" * 5000})
     packed = ask("GET", f"{ns}/tables/t", headers={"Accept-Encoding": "gzip"})

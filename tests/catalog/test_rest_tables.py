@@ -14,6 +14,7 @@ import pytest
 from tests.catalog.asking import (
     Asker,
     Reply,
+    eventually,
     lineage,
     main_is,
     namespace_path,
@@ -115,7 +116,8 @@ def test_a_requirement_that_does_not_hold_is_a_conflict_and_changes_nothing(ask:
         reply = ask.commit(f"{ns}/tables/t", set_properties(a="1"), needs=[need])
         assert reply.refusal == (409, "CommitFailedException"), need
     assert ask("GET", f"{ns}/tables/t").body == before.body
-    assert files_of(before.metadata["location"]) == {Path(before.body["metadata-location"]).name, "version-hint.text"}
+    files = {Path(before.body["metadata-location"]).name, "version-hint.text"}
+    eventually(lambda: files_of(before.metadata["location"]) == files)
 
 
 @pytest.mark.parametrize("way", ["", "/commits"])
@@ -266,7 +268,7 @@ def test_a_commit_asked_again_after_its_file_is_gone_is_still_a_success(ask: Ask
     first = ask.commit(f"{ns}/tables/t", set_properties(a="1"), headers=headers)
     for number in range(3):
         ask.commit(f"{ns}/tables/t", set_properties(b=str(number)))
-    assert not path_of(first.body["metadata-location"]).exists()
+    eventually(lambda: not path_of(first.body["metadata-location"]).exists())
     again = ask.commit(f"{ns}/tables/t", set_properties(a="1"), headers=headers)
     assert again.metadata["properties"]["b"] == "2"
     assert ask("POST", f"{ns}/tables", creation, headers).metadata == again.metadata
@@ -530,7 +532,8 @@ def test_a_hint_names_the_newest_metadata_file(ask: Asker, ns: str) -> None:
     hint = path_of(made.metadata["location"]) / "metadata" / "version-hint.text"
     for reply in (made, ask.append(f"{ns}/tables/t"), ask.append(f"{ns}/tables/t")):
         assert reply.body["metadata-location"].endswith(f"/{Path(reply.body['metadata-location']).name}")
-    assert f"{hint.read_text()}.metadata.json" == Path(reply.body["metadata-location"]).name
+    newest = Path(reply.body["metadata-location"]).name
+    eventually(lambda: hint.exists() and f"{hint.read_text()}.metadata.json" == newest)
 
 
 def test_old_metadata_files_go_as_the_table_says(ask: Asker, ns: str) -> None:
@@ -546,7 +549,7 @@ def test_old_metadata_files_go_as_the_table_says(ask: Asker, ns: str) -> None:
     now = ask("GET", f"{ns}/tables/going")
     logged = {Path(entry["metadata-file"]).name for entry in now.metadata["metadata-log"]}
     current = Path(now.body["metadata-location"]).name
-    assert {file for file in files_of(going) if file.endswith(".json")} == logged | {current}
+    eventually(lambda: {file for file in files_of(going) if file.endswith(".json")} == logged | {current})
     assert len(logged) == 2
     assert len(lineage(now.metadata)) == 5
 

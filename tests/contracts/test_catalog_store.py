@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dolake.catalog.base import CatalogStore, Create, Move, Name, Publish
+from dolake.catalog.base import CatalogStore, Create, Move, Name, Pointer, Publish, Published, Remember
 from dolake.catalog.errors import (
     AlreadyExists,
     CommitConflict,
@@ -21,7 +26,7 @@ from dolake.catalog.errors import (
     StaleGeneration,
 )
 from dolake.catalog.sqlite import SqliteStore
-from dolake.errors import Damaged
+from dolake.errors import Damaged, DoLakeError
 
 SHOP = ("shop",)
 
@@ -33,12 +38,24 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogSto
     opened.close()
 
 
-def table(name: str, location: str = "m1", **fields: bool) -> Create:
+def table(name: str, location: str = "m1", **fields: Any) -> Create:
     return Create(Name(SHOP, name), "table", f"uuid-{name}", location, **fields)
 
 
 def view(name: str) -> Create:
     return Create(Name(SHOP, name), "view", f"uuid-{name}", "v1")
+
+
+def entered(store: CatalogStore, *changes: Create) -> list[Pointer]:
+    store.commit(changes)
+    return [store.find(change.name, change.kind) for change in changes]
+
+
+def answer_of(store: CatalogStore, key: str) -> dict[str, Any]:
+    raw = store.recall_answer(key, now_ms=1)
+    assert raw is not None
+    answer: dict[str, Any] = json.loads(raw)
+    return answer
 
 
 def test_a_namespace_has_its_properties(store: CatalogStore) -> None:
@@ -94,8 +111,9 @@ def test_a_table_and_a_view_cannot_share_a_name(store: CatalogStore) -> None:
 
 def test_a_pointer_moves_only_from_the_version_that_was_seen(store: CatalogStore) -> None:
     store.create_namespace(SHOP, {})
-    (orders,) = store.commit([table("orders")])
-    (moved,) = store.commit([Move(orders.name, "table", orders.version, "m2")])
+    (orders,) = entered(store, table("orders"))
+    store.commit([Move(orders.name, "table", orders.version, "m2")])
+    moved = store.find(orders.name, "table")
     assert (moved.metadata_location, moved.version) == ("m2", orders.version + 1)
     with pytest.raises(CommitConflict, match=r"Cannot commit shop\.orders"):
         store.commit([Move(orders.name, "table", orders.version, "m3")])
@@ -104,7 +122,7 @@ def test_a_pointer_moves_only_from_the_version_that_was_seen(store: CatalogStore
 
 def test_a_commit_of_many_tables_moves_all_or_none(store: CatalogStore) -> None:
     store.create_namespace(SHOP, {})
-    one, two = store.commit([table("one"), table("two")])
+    one, two = entered(store, table("one"), table("two"))
     with pytest.raises(CommitConflict):
         store.commit([Move(one.name, "table", one.version, "m2"), Move(two.name, "table", 99, "m2")])
     assert store.find(one.name, "table").metadata_location == "m1"
@@ -115,7 +133,7 @@ def test_a_commit_of_many_tables_moves_all_or_none(store: CatalogStore) -> None:
 
 def test_a_publish_moves_the_position_with_the_pointers_or_neither(store: CatalogStore) -> None:
     store.create_namespace(SHOP, {})
-    (orders,) = store.commit([table("orders", is_managed=True)])
+    (orders,) = entered(store, table("orders", is_managed=True))
     generation = store.begin_generation().generation
     store.commit([Move(orders.name, "table", 1, "m2")], Publish(0, 100, generation, 5))
     assert store.published().position == 100
@@ -166,6 +184,87 @@ def test_an_answer_is_remembered_until_its_time(store: CatalogStore) -> None:
     assert store.recall_answer("other", now_ms=1) is None
 
 
+@pytest.mark.parametrize(
+    ("change", "status", "location"),
+    [
+        (lambda store, key: store.create_namespace(("new",), {}, key), 204, None),
+        (lambda store, key: store.drop_namespace(("empty",), key), 204, None),
+        (lambda store, key: store.commit([table("new", "m7")], None, key), 200, "m7"),
+        (lambda store, key: store.commit([Move(Name(SHOP, "t"), "table", 1, "m8")], None, key), 200, "m8"),
+        (lambda store, key: store.commit([Move(Name(SHOP, "t"), "table", 1, "m8")], None, key), 204, None),
+        (lambda store, key: store.drop(Name(SHOP, "t"), "table", key), 204, None),
+        (lambda store, key: store.drop(Name(SHOP, "t"), "table", key), 200, "m1"),
+        (lambda store, key: store.drop(Name(SHOP, "v"), "view", key), 204, None),
+        (lambda store, key: store.rename(Name(SHOP, "t"), Name(SHOP, "u"), "table", key), 204, None),
+    ],
+)
+def test_an_answer_is_kept_with_what_it_changed_and_not_without(
+    store: CatalogStore, change: Callable[[CatalogStore, Remember], Any], status: int, location: str | None
+) -> None:
+    store.create_namespace(SHOP, {})
+    store.create_namespace(("empty",), {})
+    store.commit([table("t"), view("v")])
+    change(store, Remember("first", 100, status))
+    assert answer_of(store, "first")["status"] == status
+    assert answer_of(store, "first")["location"] == location
+    with pytest.raises(DoLakeError):  # what it needs is not there any more
+        change(store, Remember("second", 100, status))
+    assert store.recall_answer("second", now_ms=1) is None
+
+
+def test_an_answer_with_a_body_is_kept_as_it_is(store: CatalogStore) -> None:
+    store.create_namespace(SHOP, {}, Remember("k", 100, 200, b'{"a":1}'))
+    assert base64.b64decode(answer_of(store, "k")["body"]) == b'{"a":1}'
+    assert answer_of(store, "k")["location"] is None
+
+
+def test_a_name_becomes_another_table_at_once_and_only_from_the_version_that_was_seen(store: CatalogStore) -> None:
+    store.create_namespace(SHOP, {})
+    (orders,) = entered(store, table("orders", is_managed=True, folders=("a",)))
+    other = Move(orders.name, "table", orders.version, "m9", is_managed=False, folders=("b",), uuid="uuid-other")
+    store.commit([other])
+    found = store.find(orders.name, "table")
+    assert found == Pointer(orders.name, "table", "uuid-other", "m9", orders.version + 1, False, ("b",))
+    with pytest.raises(CommitConflict):
+        store.commit([other])
+
+
+def test_every_pointer_is_listed_with_where_its_files_lie(store: CatalogStore) -> None:
+    store.create_namespace(SHOP, {})
+    managed = table("managed", "m2", is_managed=True, folders=("file:///w/ü", "file:///w/b"))
+    assert store.pointers() == store.pointers(is_managed=True) == []
+    store.commit([table("own"), managed, view("seen")])
+    by_name = {pointer.name.name: pointer for pointer in store.pointers()}
+    assert {name: pointer.folders for name, pointer in by_name.items()} == {
+        "own": (), "managed": ("file:///w/ü", "file:///w/b"), "seen": (),
+    }  # fmt: skip
+    assert store.pointers(is_managed=True) == [by_name["managed"]] == [store.find(managed.name, "table")]
+    store.commit([Move(managed.name, "table", 1, "m3")])
+    assert store.find(managed.name, "table").folders == managed.folders
+
+
+def test_a_metadata_file_is_pointed_at_as_long_as_one_name_has_it(store: CatalogStore) -> None:
+    store.create_namespace(SHOP, {})
+    store.commit([table("first", "same"), table("second", "same")])
+    store.commit([Move(Name(SHOP, "first"), "table", 1, "m2")])
+    assert store.is_pointed_at("same")
+    store.drop(Name(SHOP, "second"), "table")
+    assert not store.is_pointed_at("same")
+    assert not store.is_pointed_at("none")
+    assert store.is_pointed_at("m2")
+
+
+def test_positions_and_times_of_publishes_are_found_from_each_other(store: CatalogStore) -> None:
+    store.create_namespace(SHOP, {})
+    generation = store.begin_generation().generation
+    assert store.time_of(100) is None
+    assert store.position_at(100) is None
+    store.commit([table("t")], Publish(0, 10, generation, 1000))
+    store.commit([Move(Name(SHOP, "t"), "table", 1, "m2")], Publish(10, 25, generation, 2000))
+    assert [store.time_of(position) for position in (0, 9, 10, 24, 25, 99)] == [None, None, 1000, 1000, 2000, 2000]
+    assert [store.position_at(time_ms) for time_ms in (0, 999, 1000, 1999, 2000, 9999)] == [None, None, 10, 10, 25, 25]
+
+
 def test_a_thousand_reads_during_publishes_never_see_half_of_one(store: CatalogStore) -> None:
     store.create_namespace(SHOP, {})
     names = [Name(SHOP, f"t{number}") for number in range(3)]
@@ -198,7 +297,7 @@ def test_a_thousand_reads_during_publishes_never_see_half_of_one(store: CatalogS
 
 def test_sixteen_committers_to_one_table_lose_no_update(store: CatalogStore) -> None:
     store.create_namespace(SHOP, {})
-    (orders,) = store.commit([table("orders")])
+    (orders,) = entered(store, table("orders"))
 
     def commit(number: int) -> int:
         won = 0
@@ -226,6 +325,34 @@ def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
     second = SqliteStore(tmp_path / "catalog.db")
     assert second.find(Name(SHOP, "orders"), "table").metadata_location == "m1"
     second.close()
+
+
+def test_a_file_of_the_first_release_is_brought_up_to_date_with_all_that_is_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    first = resources.files("dolake.catalog").joinpath("sql/0001_initial.sql").read_text()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(first)
+        connection.execute("""INSERT INTO namespaces VALUES ('shop', '', '{"owner":"ann"}')""")
+        connection.execute("INSERT INTO pointers VALUES ('shop', 'orders', 'table', 'uuid-orders', 'm1', 7, 1)")
+        connection.execute("UPDATE published SET position = 5, generation = 2, at_ms = 9")
+        connection.execute("INSERT INTO publishes VALUES (5, 9)")
+        connection.commit()
+        connection.execute("PRAGMA user_version = 1")
+    for _ in range(2):  # the second time there is nothing to do
+        store = SqliteStore(path)
+        assert store.namespace_properties(SHOP) == {"owner": "ann"}
+        orders = Pointer(Name(SHOP, "orders"), "table", "uuid-orders", "m1", 7, is_managed=True, folders=())
+        assert store.pointers() == store.pointers(is_managed=True) == [orders]
+        assert store.published() == Published(5, 2, 9)
+        assert store.time_of(5) == 9
+        store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        assert version == 3
+    store = SqliteStore(path)
+    store.commit([Move(orders.name, "table", 7, "m2", folders=("a",))])
+    assert store.find(orders.name, "table").folders == ("a",)
+    store.close()
 
 
 def test_a_file_of_a_newer_release_is_refused(tmp_path: Path) -> None:

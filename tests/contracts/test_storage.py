@@ -74,3 +74,31 @@ def test_every_spelling_of_a_location_means_the_same_file(tmp_path: Path) -> Non
     storage.write(str(tmp_path / "x"), b"1")
     for location in (f"file:{tmp_path}/x", f"file://{tmp_path}/x", f"{tmp_path}/x"):
         assert storage.read(location) == b"1"
+
+
+def test_a_place_has_one_spelling_links_followed(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "warehouse")
+    storage.write(f"{storage.root}/t/x", b"1")
+    (tmp_path / "warehouse" / "link").symlink_to(tmp_path / "warehouse" / "t")
+    (tmp_path / "warehouse" / "out").symlink_to(tmp_path)
+    path = tmp_path / "warehouse"
+    for location in (f"{storage.root}/t", f"{path}/t/", f"file:{path}//t", f"{path}/./link", f"{path}/none/../t"):
+        assert storage.resolve(location) == f"{storage.root}/t"
+    assert storage.resolve(f"{path}/link/new") == f"{storage.root}/t/new"
+    for location in (f"{path}/out/x", "s3://bucket/t", f"{path}-beside"):
+        with pytest.raises(InvalidInput):
+            storage.resolve(location)
+        assert not storage.is_inside(location)
+
+
+def test_a_removed_folder_takes_nothing_with_it_that_its_links_lead_to(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "warehouse")
+    for name in ("t/x", "other/x"):
+        storage.write(f"{storage.root}/{name}", b"1")
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "warehouse" / "t" / "link").symlink_to(tmp_path / "warehouse" / "other")
+    (tmp_path / "warehouse" / "t" / "way-out").symlink_to(tmp_path)
+    storage.delete_folder(f"{storage.root}/t")
+    assert not storage.exists(f"{storage.root}/t/x")
+    assert storage.read(f"{storage.root}/other/x") == b"1"
+    assert (tmp_path / "mine").read_text() == "mine"

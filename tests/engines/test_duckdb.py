@@ -14,6 +14,7 @@ from duckdb import DuckDBPyConnection
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.types import LongType, StringType
 
+from tests.catalog.asking import eventually
 from tests.support.server import ServerProcess
 
 USERS = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -113,9 +114,9 @@ def test_it_scans_the_folder_of_a_table_without_any_catalog(
         table.append(users(id_))
     warehouse = server.home / "warehouse"
     scan = f"FROM iceberg_scan('{warehouse}/default/users', allow_moved_paths = true)"
-    assert sorted(ask(duck, scan)) == [(1, "user 1"), (2, "user 2")]
+    eventually(lambda: sorted(ask(duck, scan)) == [(1, "user 1"), (2, "user 2")])
     duck.execute("DELETE FROM lake.default.users WHERE id = 1")
-    assert ask(duck, scan) == [(2, "user 2")]
+    eventually(lambda: ask(duck, scan) == [(2, "user 2")])
 
 
 # --- tables of its own -----------------------------------------------------------------------------------------------

@@ -109,7 +109,9 @@ def test_status_has_the_protocols_fields_and_the_operators(server: ServerProcess
     assert body["journal"]["segments"] == 1
     assert 0 < body["journal"]["usedBytes"] < body["journal"]["sizeMaxBytes"] == 8 * 1024**3
     assert body["journal"]["oldestPosition"] == 0
-    assert body["journal"]["consumers"] == {}
+    assert body["journal"]["consumers"] == {"pipeline": 0}
+    assert body["pipeline"] == {"state": "off"}
+    assert {table: lag["changes"] for table, lag in body["lag"].items()} == {"orders": 1, "users": 10}
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -18,7 +18,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tools.ensure_java import ADVICE, cache_folder, find_java
+from dolake.pipeline.java import ADVICE, cache_folder, find_java
 
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _JVM_END_WAIT_S = 30.0

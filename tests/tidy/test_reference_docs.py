@@ -82,6 +82,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     async def opened(home: Home) -> Lake:
         lake = Lake(home, settings)
         await lake.open()
+        lake.start_pipeline("http://127.0.0.1:8787")  # only made: nobody supervises it
         await lake.close()
         return lake
 

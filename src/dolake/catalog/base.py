@@ -42,6 +42,8 @@ class Pointer:
     metadata_location: str
     version: int
     is_managed: bool = False
+    folders: tuple[str, ...] = ()
+    """Where its files lie; empty where an older release entered it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +55,23 @@ class Create:
     uuid: str
     metadata_location: str
     is_managed: bool = False
+    folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Point an existing name to new metadata, if it is still at `version`."""
+    """Point an existing name to new metadata, if it is still at `version`. What is None stays as it was.
+
+    With a `uuid` the name is another table from now on.
+    """
 
     name: Name
     kind: Kind
     version: int
     metadata_location: str
     is_managed: bool | None = None
+    folders: tuple[str, ...] | None = None
+    uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,38 +103,44 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """The answer to a request with an Idempotency-Key, kept in the same transaction as what it changed."""
+    """The answer to a request with an Idempotency-Key, kept in the same transaction as what it changed.
+
+    An answer of status 200 without a body shows metadata: the store keeps where that is.
+    """
 
     key: str
     until_ms: int
     status: int
+    body: bytes = b""
 
 
 class CatalogStore(Protocol):
     """All calls block; the catalog owns the threads for it."""
 
-    def create_namespace(self, namespace: Namespace, properties: dict[str, str]) -> None: ...
+    def create_namespace(
+        self, namespace: Namespace, properties: dict[str, str], remember: Remember | None = None
+    ) -> None: ...
     def namespace_properties(self, namespace: Namespace) -> dict[str, str]: ...
     def update_namespace(
         self, namespace: Namespace, updates: dict[str, str], removals: Sequence[str]
     ) -> tuple[list[str], list[str], list[str]]:
         """Returns what was updated, removed and missing."""
 
-    def drop_namespace(self, namespace: Namespace) -> None: ...
+    def drop_namespace(self, namespace: Namespace, remember: Remember | None = None) -> None: ...
     def list_namespaces(self, parent: Namespace, after: str | None, limit: int | None) -> Page: ...
     def list_names(self, namespace: Namespace, kind: Kind, after: str | None, limit: int | None) -> Page: ...
     def find(self, name: Name, kind: Kind) -> Pointer: ...
     def commit(
         self, changes: Sequence[Create | Move], publish: Publish | None = None, remember: Remember | None = None
-    ) -> list[Pointer]: ...
-    def drop(self, name: Name, kind: Kind) -> Pointer: ...
-    def rename(self, source: Name, target: Name, kind: Kind) -> None: ...
+    ) -> None: ...
+    def drop(self, name: Name, kind: Kind, remember: Remember | None = None) -> Pointer: ...
+    def rename(self, source: Name, target: Name, kind: Kind, remember: Remember | None = None) -> None: ...
     def snapshot(self, names: Sequence[Name] | None) -> tuple[list[Pointer], Published]:
         """These tables (or all of them) and the published row, at one moment."""
 
     def is_pointed_at(self, metadata_location: str) -> bool: ...
-    def metadata_locations(self) -> list[str]:
-        """Where the metadata of every table and view is."""
+    def pointers(self, *, is_managed: bool = False) -> list[Pointer]:
+        """Every table and view, or those that are managed."""
 
     def published(self) -> Published: ...
     def time_of(self, position: Position) -> int | None:

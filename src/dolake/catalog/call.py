@@ -76,9 +76,9 @@ class Call:
         except ValueError:
             raise InvalidInput(f"Idempotency-Key {sent[:60]!r} is not a UUID") from None
 
-    def remember(self, status: int) -> Remember | None:
+    def remember(self, status: int, body: bytes = b"") -> Remember | None:
         key = self.idempotency_key
-        return Remember(key, self.catalog.clock_ms() + ANSWERS_KEPT_MS, status) if key else None
+        return Remember(key, self.catalog.clock_ms() + ANSWERS_KEPT_MS, status, body) if key else None
 
     @functools.cached_property
     def body(self) -> Json:

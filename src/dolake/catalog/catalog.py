@@ -21,6 +21,7 @@ from dolake.catalog.documents import Documents
 from dolake.catalog.sqlite import SqliteStore
 from dolake.catalog.tables import Tables
 from dolake.catalog.views import Views
+from dolake.positions import Position
 from dolake.settings import CatalogSettings
 from dolake.storage.local import LocalStorage
 
@@ -41,6 +42,8 @@ class Catalog:
         self.views = Views(self.store, documents, clock_ms)
         self.pipeline_secret = secrets.token_urlsafe(32)
         """Minted anew at each start and given to the pipeline alone: who shows it may change managed tables."""
+        self.on_published: Callable[[Position], None] = lambda _position: None
+        """Called on the event loop when a publish of the pipeline has become visible."""
         self.forget_next_ms = 0
         """When answers that nobody can ask for again are next removed."""
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}

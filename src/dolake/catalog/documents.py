@@ -25,6 +25,7 @@ from dolake.storage.base import Storage
 
 SUFFIX = ".metadata.json"
 HINT_FILE = "version-hint.text"
+METADATA_PATH = "write.metadata.path"
 _NO_PLACE_FOR_A_FILE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.EINVAL)
 _CACHE_MAX_BYTES = 128 * 1024 * 1024
 _encode = msgspec.json.Encoder().encode
@@ -56,6 +57,10 @@ class Document:
         return _encode(only_refs(self.metadata))
 
     @property
+    def folder(self) -> str:
+        return self.location.rpartition("/")[0]
+
+    @property
     def name(self) -> str:
         """The file's own name: unique to this version of this table, so it serves as an ETag."""
         return self.location.rpartition("/")[2].removesuffix(SUFFIX)
@@ -70,6 +75,8 @@ class Documents:
         self._cache_bytes = 0
         self._cache_max_bytes = cache_max_bytes
         self._lock = threading.Lock()
+        self.settling = threading.Lock()
+        """Held by who gives a table a place until the catalog points there, and by who empties a place of nobody's."""
 
     def read(self, location: str) -> Document:
         with self._lock:
@@ -89,7 +96,7 @@ class Documents:
     def read_foreign(self, location: str) -> Document:
         """A file that somebody else wrote and a client names: whatever is wrong with it is wrong with the request."""
         try:
-            document = self.read(location)
+            document = self.read_present(location)
             document.metadata  # noqa: B018 - parsed here, so that what cannot be is refused
         except NotFound:
             raise NotFound(f"no metadata file at {location}", hint="metadata-location names a .metadata.json") from None
@@ -100,7 +107,7 @@ class Documents:
 
     def write(self, metadata: Json, *, version: int, before: Document | None = None) -> Document:
         """Write a new file below the table's location, durable when this returns. `before` saves encoding it all."""
-        folder = metadata.get("properties", {}).get("write.metadata.path") or f"{metadata['location']}/metadata"
+        folder = metadata.get("properties", {}).get(METADATA_PATH) or f"{metadata['location']}/metadata"
         location = f"{folder.rstrip('/')}/{version:05d}-{uuid.uuid4()}{SUFFIX}"
         raw_lists = {key: _encode_list(metadata[key], key, before) for key in _LONG_LISTS if metadata.get(key)}
         raw = _encode(metadata | {key: msgspec.Raw(value) for key, value in raw_lists.items()})
@@ -120,10 +127,8 @@ class Documents:
             self.storage.delete(location)
 
     def hint(self, document: Document) -> None:
-        """Leave word of the newest file for readers that have no catalog. Best effort: the catalog is the truth."""
-        with contextlib.suppress(DoLakeError, OSError):
-            folder = document.location.rpartition("/")[0]
-            self.storage.replace(f"{folder}/{HINT_FILE}", document.name.encode())
+        """Leave word of the newest file for readers that have no catalog."""
+        self.storage.replace(f"{document.folder}/{HINT_FILE}", document.name.encode())
 
     def forget(self, location: str) -> None:
         """Give its memory back; whoever asks for it after all reads the file again."""

@@ -11,6 +11,7 @@ import unicodedata
 import uuid
 
 from dolake.catalog.base import Name, Namespace
+from dolake.catalog.values import Json, read_text
 from dolake.errors import InvalidInput
 from dolake.storage.base import Storage
 
@@ -35,6 +36,13 @@ def check_name(name: Name) -> Name:
     return name
 
 
+def location_of(storage: Storage, name: Name, request: Json) -> str:
+    """Where a new table or view lies: as its request says, or where its name leads."""
+    if request.get("location"):
+        return checked_location(storage, read_text(request, "location"))
+    return default_location(storage, name)
+
+
 def default_location(storage: Storage, name: Name) -> str:
     """`warehouse/ns/table`; with a few random digits where that folder is taken or the name cannot be one."""
     folders = [_folder(part) for part in (*name.namespace, name.name)]
@@ -57,11 +65,6 @@ def checked_location(storage: Storage, wanted: str) -> str:
             hint="leave it out, or choose one below it",
         )
     return location
-
-
-def plain(location: str) -> str:
-    """One spelling of a location, to be compared: `file:///a//b`, `file:/a/b` and `/a/b` are the same place."""
-    return re.sub("/+", "/", re.sub("^file:/+", "/", location))
 
 
 def _folder(part: str) -> str:

@@ -55,12 +55,14 @@ def _read_kept(call: Call, location: str) -> Document:
     try:
         return call.catalog.tables.read(location)
     except NotFound:
+        if "view" in call.parts:
+            return call.catalog.views.load(call.view)
         name = call.table if "table" in call.parts else Name(call.namespace, read_text(call.body, "name"))
         return call.catalog.tables.load(name)
 
 
 def _keep_answer(call: Call, key: str, answer: Answer) -> None:
-    """Commits have kept theirs with what they changed; the others do it here."""
+    """Most have kept theirs with what they changed; the others do it here."""
     store, now_ms = call.catalog.store, call.catalog.clock_ms()
     if now_ms >= call.catalog.forget_next_ms:
         call.catalog.forget_next_ms = now_ms + _FORGET_EVERY_MS
@@ -110,7 +112,8 @@ async def with_metadata(call: Call, document: Document) -> Answer:
 
 async def _raw_answer(call: Call, location: str, raw: bytes, headers: dict[str, str], config: bytes = b"") -> Answer:
     """The metadata's bytes as they are on disk, in their envelope: nothing is encoded twice."""
-    body = b'{"metadata-location":' + msgspec.json.encode(location) + b',"metadata":' + raw + config + b"}"
+    # Joined, because each `+` would copy all of it once more.
+    body = b"".join((b'{"metadata-location":', msgspec.json.encode(location), b',"metadata":', raw, config, b"}"))
     if len(body) >= _COMPRESS_FROM_BYTES and _takes_gzip(call.request.headers.get("Accept-Encoding", "")):
         body = await call.catalog.run(gzip.compress, body, 1)
         headers = headers | {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}

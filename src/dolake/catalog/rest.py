@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote, unquote
 
+import msgspec
 from aiohttp import web
 
 from dolake.catalog import locations
@@ -23,6 +24,7 @@ from dolake.catalog.pins import PUBLISHED_TO, WHOLE, Pin, parse_pin
 from dolake.catalog.replies import Answer, Handler, json_answer, loaded, loaded_pinned, once, with_metadata
 from dolake.catalog.tables import TableCommit
 from dolake.catalog.values import Json, as_object, as_objects, read_text, read_texts
+from dolake.crashpoints import reach
 from dolake.errors import InvalidInput, NotFound
 
 _PUBLISH_KEYS = ("dolake.published-from", PUBLISHED_TO, "dolake.generation")
@@ -42,8 +44,10 @@ async def list_namespaces(call: Call) -> Answer:
 async def create_namespace(call: Call) -> Answer:
     namespace = locations.check_namespace(tuple(read_texts(call.body, "namespace")))
     properties = _text_map(call.body.get("properties"), "properties")
-    await call.catalog.run(call.catalog.store.create_namespace, namespace, properties)
-    return json_answer({"namespace": namespace, "properties": properties})
+    answer = {"namespace": namespace, "properties": properties}
+    remember = call.remember(200, msgspec.json.encode(answer))
+    await call.catalog.run(call.catalog.store.create_namespace, namespace, properties, remember)
+    return json_answer(answer)
 
 
 async def load_namespace(call: Call) -> Answer:
@@ -57,7 +61,7 @@ async def has_namespace(call: Call) -> Answer:
 
 
 async def drop_namespace(call: Call) -> Answer:
-    await call.catalog.run(call.catalog.store.drop_namespace, call.namespace)
+    await call.catalog.run(call.catalog.store.drop_namespace, call.namespace, call.remember(204))
     return web.Response(status=204)
 
 
@@ -85,10 +89,11 @@ async def list_tables(call: Call) -> Answer:
 
 async def create_table(call: Call) -> Answer:
     name = Name(call.namespace, read_text(call.body, "name"))
-    create = call.catalog.tables.create
-    document, metadata = await call.catalog.run(
-        create, name, call.body, is_pipeline=call.is_pipeline, remember=call.remember(200)
-    )
+    create, remember = call.catalog.tables.create, call.remember(200)
+    async with call.catalog.turns([name]):
+        document, metadata = await call.catalog.run(
+            create, name, call.body, is_pipeline=call.is_pipeline, remember=remember
+        )
     if document is None:
         return json_answer({"metadata-location": None, "metadata": metadata, "config": {}})
     return await loaded(call, document)
@@ -126,19 +131,28 @@ async def commit_transaction(call: Call) -> Answer:
 async def _commit(call: Call, commits: list[TableCommit], publish: Publish | None, status: int) -> list[Document]:
     commit, remember = call.catalog.tables.commit, call.remember(status)
     async with call.catalog.turns(each.name for each in commits):
-        return await call.catalog.run(commit, commits, is_pipeline=call.is_pipeline, publish=publish, remember=remember)
+        documents = await call.catalog.run(
+            commit, commits, is_pipeline=call.is_pipeline, publish=publish, remember=remember
+        )
+    if publish:
+        reach("publish_unanswered")
+        call.catalog.on_published(publish.to_position)
+    return documents
 
 
 async def drop_table(call: Call) -> Answer:
-    drop = call.catalog.tables.drop
-    await call.catalog.run(drop, call.table, is_purging=call.flag("purgeRequested"), is_forced=call.flag("force"))
+    is_purging, is_forced = call.flag("purgeRequested"), call.flag("force")
+    drop, remember = call.catalog.tables.drop, call.remember(204)
+    async with call.catalog.turns([call.table]):
+        await call.catalog.run(drop, call.table, is_purging=is_purging, is_forced=is_forced, remember=remember)
     return web.Response(status=204)
 
 
 async def unregister_table(call: Call) -> Answer:
     """Take the table out of the catalog; its files stay, and the answer says where they are."""
-    document = await call.catalog.run(call.catalog.tables.load, call.table)
-    await call.catalog.run(call.catalog.tables.drop, call.table, is_purging=False, is_forced=call.flag("force"))
+    unregister, remember = call.catalog.tables.unregister, call.remember(200)
+    async with call.catalog.turns([call.table]):
+        document = await call.catalog.run(unregister, call.table, is_forced=call.flag("force"), remember=remember)
     return await with_metadata(call, document)
 
 
@@ -146,23 +160,28 @@ async def register_table(call: Call) -> Answer:
     name = Name(call.namespace, read_text(call.body, "name"))
     location = read_text(call.body, "metadata-location")
     is_overwriting = call.body.get("overwrite") is True
-    register = call.catalog.tables.register
-    return await loaded(call, await call.catalog.run(register, name, location, is_overwriting=is_overwriting))
+    register, remember = call.catalog.tables.register, call.remember(200)
+    async with call.catalog.turns([name]):
+        document = await call.catalog.run(register, name, location, is_overwriting=is_overwriting, remember=remember)
+    return await loaded(call, document)
 
 
 async def rename_table(call: Call) -> Answer:
     source, target = _identifier(call.body.get("source")), _identifier(call.body.get("destination"))
-    await call.catalog.run(call.catalog.tables.rename, source, target)
+    async with call.catalog.turns([source, target]):
+        await call.catalog.run(call.catalog.tables.rename, source, target, call.remember(204))
     return web.Response(status=204)
 
 
 async def adopt_table(call: Call) -> Answer:
-    return await loaded(call, await call.catalog.run(call.catalog.tables.adopt, call.table))
+    async with call.catalog.turns([call.table]):
+        document = await call.catalog.run(call.catalog.tables.adopt, call.table)
+    return await loaded(call, document)
 
 
 async def list_partitions(call: Call) -> Answer:
     document = await call.catalog.run(call.catalog.tables.load, call.table)
-    found = await call.catalog.run(partition_stats, document)
+    found = await call.catalog.run(partition_stats, document, call.catalog.storage)
     return json_answer(
         {"partitions": [{key: entry[key] for key in ("partition", "name", "specId")} for entry in found]}
     )
@@ -170,7 +189,7 @@ async def list_partitions(call: Call) -> Answer:
 
 async def load_partition_stats(call: Call) -> Answer:
     document = await call.catalog.run(call.catalog.tables.load, call.table)
-    return json_answer({"partitions": await call.catalog.run(partition_stats, document)})
+    return json_answer({"partitions": await call.catalog.run(partition_stats, document, call.catalog.storage)})
 
 
 async def report_metrics(call: Call) -> Answer:
@@ -187,7 +206,7 @@ async def list_views(call: Call) -> Answer:
 
 async def create_view(call: Call) -> Answer:
     name = Name(call.namespace, read_text(call.body, "name"))
-    return await loaded(call, await call.catalog.run(call.catalog.views.create, name, call.body))
+    return await loaded(call, await call.catalog.run(call.catalog.views.create, name, call.body, call.remember(200)))
 
 
 async def load_view(call: Call) -> Answer:
@@ -201,25 +220,26 @@ async def has_view(call: Call) -> Answer:
 
 async def replace_view(call: Call) -> Answer:
     requirements, updates = call.body.get("requirements") or [], call.body.get("updates") or []
-    replace = call.catalog.views.replace
-    return await loaded(call, await call.catalog.run(replace, call.view, requirements, updates))
+    replace, remember = call.catalog.views.replace, call.remember(200)
+    return await loaded(call, await call.catalog.run(replace, call.view, requirements, updates, remember))
 
 
 async def drop_view(call: Call) -> Answer:
-    await call.catalog.run(call.catalog.views.drop, call.view)
+    await call.catalog.run(call.catalog.views.drop, call.view, call.remember(204))
     return web.Response(status=204)
 
 
 async def rename_view(call: Call) -> Answer:
     source, target = _identifier(call.body.get("source")), _identifier(call.body.get("destination"))
-    await call.catalog.run(call.catalog.views.rename, source, target)
+    await call.catalog.run(call.catalog.views.rename, source, target, call.remember(204))
     return web.Response(status=204)
 
 
 async def register_view(call: Call) -> Answer:
     name = Name(call.namespace, read_text(call.body, "name"))
     location = read_text(call.body, "metadata-location")
-    return await loaded(call, await call.catalog.run(call.catalog.views.register, name, location))
+    register, remember = call.catalog.views.register, call.remember(200)
+    return await loaded(call, await call.catalog.run(register, name, location, remember))
 
 
 # --- the lake itself -------------------------------------------------------------------------------------------------

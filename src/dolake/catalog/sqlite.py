@@ -59,6 +59,7 @@ def _migrations() -> list[str]:
 
 
 _SQL = _statements()
+_decode_folders = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class SqliteStore:
@@ -74,13 +75,16 @@ class SqliteStore:
 
     # --- namespaces --------------------------------------------------------------------------------------------------
 
-    def create_namespace(self, namespace: Namespace, properties: dict[str, str]) -> None:
+    def create_namespace(
+        self, namespace: Namespace, properties: dict[str, str], remember: Remember | None = None
+    ) -> None:
         with self._writing() as run:
             if len(namespace) > 1:
                 _require_namespace(run, namespace[:-1])
             row = {"key": _key(namespace), "parent": _key(namespace[:-1]), "properties": _json(properties)}
             if run("create_namespace", row).rowcount != 1:
                 raise AlreadyExists(f"Namespace already exists: {_dotted(namespace)}")
+            _keep(run, remember)
 
     def namespace_properties(self, namespace: Namespace) -> dict[str, str]:
         return _require_namespace(self._run, namespace)
@@ -96,13 +100,14 @@ class SqliteStore:
             run("set_namespace_properties", {"key": _key(namespace), "properties": _json(after)})
         return list(updates), removed, missing
 
-    def drop_namespace(self, namespace: Namespace) -> None:
+    def drop_namespace(self, namespace: Namespace, remember: Remember | None = None) -> None:
         key = {"key": _key(namespace)}
         with self._writing() as run:
             _require_namespace(run, namespace)
             if run("has_pointer", key).fetchone() or run("has_child_namespace", key).fetchone():
                 raise NamespaceNotEmpty(f"Namespace {_dotted(namespace)} is not empty", hint="drop what is in it first")
             run("drop_namespace", key)
+            _keep(run, remember)
 
     def list_namespaces(self, parent: Namespace, after: str | None, limit: int | None) -> Page:
         if parent:
@@ -122,23 +127,22 @@ class SqliteStore:
 
     def commit(
         self, changes: Sequence[Create | Move], publish: Publish | None = None, remember: Remember | None = None
-    ) -> list[Pointer]:
+    ) -> None:
         with self._writing() as run:
             for change in changes:
                 _create(run, change) if isinstance(change, Create) else _move(run, change)
             if publish:
                 _publish(run, publish)
-            if remember:
-                run("keep_answer", _remembered(remember, changes))
-            return [_require(run, change.name, change.kind) for change in changes]
+            _keep(run, remember, changes[0].metadata_location if changes else None)
 
-    def drop(self, name: Name, kind: Kind) -> Pointer:
+    def drop(self, name: Name, kind: Kind, remember: Remember | None = None) -> Pointer:
         with self._writing() as run:
             pointer = _require(run, name, kind)
             run("drop", _row(name) | {"kind": kind})
+            _keep(run, remember, pointer.metadata_location)
         return pointer
 
-    def rename(self, source: Name, target: Name, kind: Kind) -> None:
+    def rename(self, source: Name, target: Name, kind: Kind, remember: Remember | None = None) -> None:
         with self._writing() as run:
             _require(run, source, kind)
             _require_namespace(run, target.namespace)
@@ -147,6 +151,7 @@ class SqliteStore:
                 raise AlreadyExists(what)
             row = _row(source) | {"kind": kind, "to_namespace": _key(target.namespace), "to_name": target.name}
             run("rename", row)
+            _keep(run, remember)
 
     def snapshot(self, names: Sequence[Name] | None) -> tuple[list[Pointer], Published]:
         connection = self._connection()
@@ -163,8 +168,8 @@ class SqliteStore:
     def is_pointed_at(self, metadata_location: str) -> bool:
         return self._run("is_pointed_at", {"metadata_location": metadata_location}).fetchone() is not None
 
-    def metadata_locations(self) -> list[str]:
-        return [location for (location,) in self._run("metadata_locations")]
+    def pointers(self, *, is_managed: bool = False) -> list[Pointer]:
+        return [_pointer(row) for row in self._run("managed_pointers" if is_managed else "all_pointers")]
 
     # --- the published row, and remembered answers -------------------------------------------------------------------
 
@@ -260,8 +265,8 @@ def _dotted(namespace: Namespace) -> str:
     return ".".join(namespace)
 
 
-def _json(properties: dict[str, str]) -> str:
-    return msgspec.json.encode(properties).decode()
+def _json(value: dict[str, str] | tuple[str, ...]) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _row(name: Name) -> dict[str, Any]:
@@ -280,8 +285,9 @@ def _page(items: list[str], limit: int | None) -> Page:
 
 
 def _pointer(row: Sequence[Any]) -> Pointer:
-    namespace, name, kind, uuid, location, version, is_managed = row
-    return Pointer(Name(tuple(namespace.split(_SEPARATOR)), name), kind, uuid, location, version, bool(is_managed))
+    namespace, name, kind, uuid, location, version, is_managed, folders = row
+    full_name = Name(tuple(namespace.split(_SEPARATOR)), name)
+    return Pointer(full_name, kind, uuid, location, version, bool(is_managed), _decode_folders(folders))
 
 
 def _find(run: Any, name: Name) -> Pointer | None:
@@ -321,6 +327,7 @@ def _create(run: Any, change: Create) -> None:
         "uuid": change.uuid,
         "metadata_location": change.metadata_location,
         "is_managed": change.is_managed,
+        "folders": _json(change.folders),
     }
     run("create", _row(change.name) | row)
 
@@ -331,17 +338,21 @@ def _move(run: Any, change: Move) -> None:
         "version": change.version,
         "metadata_location": change.metadata_location,
         "is_managed": change.is_managed,
+        "folders": None if change.folders is None else _json(change.folders),
+        "uuid": change.uuid,
     }
     if run("move", _row(change.name) | row).rowcount != 1:
         _require(run, change.name, change.kind)
         raise CommitConflict(f"Cannot commit {change.name}: it has changed since", hint="load it again, then retry")
 
 
-def _remembered(remember: Remember, changes: Sequence[Create | Move]) -> dict[str, Any]:
-    """A change of one table is answered with its metadata, found again by its location; others without a body."""
-    location = changes[0].metadata_location if remember.status == 200 else None
-    answer = msgspec.json.encode({"status": remember.status, "location": location})
-    return {"key": remember.key, "answer": answer, "until_ms": remember.until_ms}
+def _keep(run: Any, remember: Remember | None, metadata_location: str | None = None) -> None:
+    """A change of one table or view is answered with its metadata, found again by its location."""
+    if remember is None:
+        return
+    location = metadata_location if remember.status == 200 else None
+    answer = msgspec.json.encode({"status": remember.status, "location": location, "body": remember.body})
+    run("keep_answer", {"key": remember.key, "answer": answer, "until_ms": remember.until_ms})
 
 
 def _publish(run: Any, publish: Publish) -> None:

@@ -2,29 +2,33 @@
 
 From rest.py; to the store (pointers), documents.py (metadata files) and commit.py (what a commit means). Promise: a
 metadata file is durable before the pointer moves to it; commits to one table take turns and are applied to the newest
-metadata; a commit of many tables moves all of them and the published position, or nothing.
+metadata; a commit of many tables moves all of them and the published position, or nothing. Hints and deletions follow
+after the answer.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
 from dolake.catalog import locations
+from dolake.catalog.afterwards import LATER_S, Afterwards
 from dolake.catalog.base import CatalogStore, Create, Move, Name, Pointer, Publish, Published, Remember
 from dolake.catalog.commit import apply_updates, check_requirements
 from dolake.catalog.create import new_table_metadata
 from dolake.catalog.documents import Document, Documents, version_of
 from dolake.catalog.errors import AlreadyExists, CommitConflict, ManagedTable, NoSuchTable
+from dolake.catalog.locks import NameLocks
+from dolake.catalog.places import Places, folders_of
 from dolake.catalog.readers import changes_data
 from dolake.catalog.register import registered_table_metadata
-from dolake.catalog.values import Json, as_objects, read_text, refuse
+from dolake.catalog.values import Json, as_objects, refuse
 from dolake.errors import InvalidInput, NotFound, OutcomeUnknown
 
 MANAGED = "dolake.managed"
@@ -44,6 +48,22 @@ class TableCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class _Applied:
+    """A commit that was applied to what the table is; nothing is written yet."""
+
+    name: Name
+    pointer: Pointer | None
+    before: Document | None
+    metadata: Json
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether the table says anew where its files lie; commits of data do not."""
+        before, keys = self.before, ("location", "properties")
+        return before is None or any(self.metadata.get(key) != before.metadata.get(key) for key in keys)
+
+
+@dataclass(frozen=True, slots=True)
 class _Prepared:
     """A commit that was applied, and whose file is written; the pointer has not moved yet."""
 
@@ -57,12 +77,20 @@ class Tables:
 
     def __init__(self, store: CatalogStore, documents: Documents, clock_ms: Callable[[], int]) -> None:
         self._store, self._documents, self._clock_ms = store, documents, clock_ms
-        self._locks: dict[Name, threading.Lock] = {}
-        self._locks_guard = threading.Lock()
+        self._places = Places(store, documents)
+        self._locks = NameLocks()
+        self._afterwards = Afterwards()
+        self._newest: dict[str, Document] = {}
+        """By its folder, the file that the next hint names."""
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="catalog-writer")
+
+    def settle(self) -> None:
+        """Return when hints are written and files removed for all that was answered until now."""
+        self._afterwards.settle()
 
     def close(self) -> None:
         self._writers.shutdown()
+        self._afterwards.close()
 
     # --- look --------------------------------------------------------------------------------------------------------
 
@@ -72,8 +100,6 @@ class Tables:
     def find(self, name: Name) -> Pointer:
         return self._store.find(name, "table")
 
-    # --- change ------------------------------------------------------------------------------------------------------
-
     def load_all(self, names: Sequence[Name] | None = None) -> tuple[dict[Name, Document], Published]:
         """These tables, or all, and the published position, at one moment: never half of a publish."""
         pointers, published = self._store.snapshot(names)
@@ -82,48 +108,44 @@ class Tables:
     def read(self, location: str) -> Document:
         return self._documents.read(location)
 
+    # --- change ------------------------------------------------------------------------------------------------------
+
     def create(
         self, name: Name, request: Json, *, is_pipeline: bool, remember: Remember | None = None
     ) -> tuple[Document | None, Json]:
         """A new table, or with `stage-create` only its metadata: nothing is stored then."""
         locations.check_name(name)
         self._store.namespace_properties(name.namespace)
-        self._refuse_taken(name)
-        wanted = request.get("location")
-        storage = self._documents.storage
-        location = (
-            locations.checked_location(storage, read_text(request, "location"))
-            if wanted
-            else locations.default_location(storage, name)
-        )
-        metadata = new_table_metadata(request, location=location, uuid=str(uuid.uuid4()), now_ms=self._clock_ms())
-        is_managed = self._checked_managed(name, metadata, is_pipeline=is_pipeline)
-        if request.get("stage-create"):
-            # DuckDB writes its manifests before it commits, and makes no folder for them.
-            self._documents.storage.make_folder(f"{location}/metadata")
-            return None, metadata
-        document = self._documents.write(metadata, version=0)
-        self._enter(
-            Create(name, "table", metadata["table-uuid"], document.location, is_managed), document, remember=remember
-        )
-        return document, metadata
+        with self._locks.hold([name]), self._documents.settling:
+            self._refuse_taken(name)
+            location = locations.location_of(self._documents.storage, name, request)
+            metadata = new_table_metadata(request, location=location, uuid=str(uuid.uuid4()), now_ms=self._clock_ms())
+            applied = _Applied(name, None, None, metadata)
+            if request.get("stage-create"):
+                self._checked_managed(applied, is_pipeline=is_pipeline)
+                # DuckDB writes its manifests before it commits, and makes no folder for them.
+                self._documents.storage.make_folder(f"{location}/metadata")
+                return None, metadata
+            prepared = self._write(applied, is_pipeline=is_pipeline)
+            self._move([prepared], None, remember)
+        return prepared.after, metadata
 
-    def register(self, name: Name, location: str, *, is_overwriting: bool) -> Document:
+    def register(
+        self, name: Name, location: str, *, is_overwriting: bool, remember: Remember | None = None
+    ) -> Document:
         """Enter a table whose metadata file is already in the warehouse."""
         locations.check_name(name)
         self._store.namespace_properties(name.namespace)
         locations.checked_location(self._documents.storage, location)
-        document = self._documents.read_foreign(location)
-        metadata = registered_table_metadata(document.metadata)
-        locations.checked_location(self._documents.storage, metadata["location"])
-        if not metadata.get("table-uuid"):
-            refuse("Cannot register a table without a uuid")
-        with self._locked([name]):
-            if is_overwriting:
-                with contextlib.suppress(NoSuchTable):
-                    self._refuse_managed(self.find(name), "replaced")
-                    self._store.drop(name, "table")
-            self._enter(Create(name, "table", metadata["table-uuid"], location), document, is_new_file=False)
+        with self._locks.hold([name]), self._documents.settling:
+            document = self._documents.read_foreign(location)
+            metadata = registered_table_metadata(document.metadata)
+            locations.checked_location(self._documents.storage, metadata["location"])
+            if not metadata.get("table-uuid"):
+                refuse("Cannot register a table without a uuid")
+            self._places.refuse_managed(name, metadata)
+            self._store.commit([self._registration(name, document, is_overwriting=is_overwriting)], None, remember)
+            self._finish_later(None, document)
         return document
 
     def commit(
@@ -138,35 +160,48 @@ class Tables:
         names = [commit.name for commit in commits]
         if len(set(names)) != len(names):
             raise InvalidInput("a table stands twice in one transaction", hint="join its updates into one entry")
-        with self._locked(names):
+        with self._locks.hold(names):
             for _ in range(_TRIES_MAX):
-                prepared = self._prepare(commits, is_pipeline=is_pipeline)
+                applied = [self._apply(commit, is_pipeline=is_pipeline) for commit in commits]
+                is_settling = any(part.is_settling for part in applied)
                 try:
-                    self._move(prepared, publish, remember)
+                    with self._documents.settling if is_settling else contextlib.nullcontext():
+                        prepared = self._prepare(applied, is_pipeline=is_pipeline)
+                        self._move(prepared, publish, remember)
                 except CommitConflict:
                     if publish:
                         raise
                     continue  # another process was faster: apply once more, to what is there now
-                self._for_each(self._finish, prepared)
                 after = {part.change.name: part.after for part in prepared}
                 return [after[name] for name in names]
         raise CommitConflict(f"Cannot commit {', '.join(map(str, names))}: too many others do", hint="try again")
 
-    def drop(self, name: Name, *, is_purging: bool, is_forced: bool) -> None:
-        with self._locked([name]):
+    def drop(self, name: Name, *, is_purging: bool, is_forced: bool, remember: Remember | None = None) -> None:
+        with self._locks.hold([name]):
             pointer = self.find(name)
             if not is_forced:
                 self._refuse_managed(pointer, "dropped")
             document = self._documents.read(pointer.metadata_location) if is_purging else None
-            self._store.drop(name, "table")
+            self._store.drop(name, "table", remember)
         if document:
-            self._purge(document)
+            self._afterwards.settle()  # a late hint would bring the folder back
+            self._places.purge(document)
 
-    def rename(self, source: Name, target: Name) -> None:
+    def unregister(self, name: Name, *, is_forced: bool, remember: Remember | None = None) -> Document:
+        """Take a table out of the catalog; its files stay. Returns what it was."""
+        with self._locks.hold([name]):
+            pointer = self.find(name)
+            if not is_forced:
+                self._refuse_managed(pointer, "dropped")
+            document = self._documents.read_present(pointer.metadata_location)
+            self._store.drop(name, "table", remember)
+        return document
+
+    def rename(self, source: Name, target: Name, remember: Remember | None = None) -> None:
         locations.check_name(target)
-        with self._locked([source, target]):
+        with self._locks.hold([source, target]):
             self._refuse_managed(self.find(source), "renamed")
-            self._store.rename(source, target, "table")
+            self._store.rename(source, target, "table", remember)
 
     def adopt(self, name: Name) -> Document:
         """From now on only the pipeline changes this table's data."""
@@ -175,15 +210,12 @@ class Tables:
 
     # --- how ---------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, commits: Sequence[TableCommit], *, is_pipeline: bool) -> list[_Prepared]:
-        """Check and apply everything before the first file is written."""
-        now_ms = self._clock_ms()
-        applied = [(commit, *self._apply(commit, now_ms, is_pipeline=is_pipeline)) for commit in commits]
+    def _prepare(self, applied: Sequence[_Applied], *, is_pipeline: bool) -> list[_Prepared]:
+        """Write the new file of each, or of none."""
         prepared: list[_Prepared] = []
 
-        def write(part: tuple[TableCommit, Pointer | None, Document | None, Json]) -> None:
-            commit, pointer, before, metadata = part
-            prepared.append(self._write(commit.name, pointer, before, metadata, is_pipeline=is_pipeline))
+        def write(part: _Applied) -> None:
+            prepared.append(self._write(part, is_pipeline=is_pipeline))
 
         try:
             self._for_each(write, applied)
@@ -205,9 +237,7 @@ class Tables:
         for done in running:
             done.result()
 
-    def _apply(
-        self, commit: TableCommit, now_ms: int, *, is_pipeline: bool
-    ) -> tuple[Pointer | None, Document | None, Json]:
+    def _apply(self, commit: TableCommit, *, is_pipeline: bool) -> _Applied:
         requirements = as_objects(commit.requirements, "requirements")
         is_creating = any(requirement.get("type") == "assert-create" for requirement in requirements)
         pointer = self._find_or_none(commit.name, is_creating=is_creating)
@@ -221,11 +251,11 @@ class Tables:
         metadata = apply_updates(
             before.metadata if before else None,
             commit.updates,
-            now_ms=now_ms,
+            now_ms=self._clock_ms(),
             metadata_location=before.location if before else None,
             new_uuid=str(uuid.uuid4()),
         )
-        return pointer, before, metadata
+        return _Applied(commit.name, pointer, before, metadata)
 
     def _find_or_none(self, name: Name, *, is_creating: bool) -> Pointer | None:
         try:
@@ -238,28 +268,25 @@ class Tables:
         self._refuse_taken(name)
         return None
 
-    def _write(
-        self, name: Name, pointer: Pointer | None, before: Document | None, metadata: Json, *, is_pipeline: bool
-    ) -> _Prepared:
+    def _write(self, applied: _Applied, *, is_pipeline: bool) -> _Prepared:
+        name, pointer, before, metadata = applied.name, applied.pointer, applied.before, applied.metadata
         storage = self._documents.storage
         if pointer is None or before is None:
-            metadata = metadata | {
-                "location": locations.checked_location(
-                    storage, metadata.get("location") or locations.default_location(storage, name)
-                )
-            }
-            is_managed = self._checked_managed(name, metadata, is_pipeline=is_pipeline)
+            location = metadata.get("location") or locations.default_location(storage, name)
+            metadata = metadata | {"location": locations.checked_location(storage, location)}
+            applied = _Applied(name, None, None, metadata)
+            is_managed = self._checked_managed(applied, is_pipeline=is_pipeline)
             document = self._documents.write(metadata, version=0)
-            return _Prepared(
-                Create(name, "table", metadata["table-uuid"], document.location, is_managed), None, document
-            )
+            return _Prepared(self._creation(name, document, is_managed=is_managed), None, document)
         if metadata["location"] != before.metadata["location"]:
             locations.checked_location(storage, metadata["location"])
         if metadata is before.metadata:
             return _Prepared(Move(name, "table", pointer.version, before.location), before, before)
-        is_managed = self._checked_managed(name, metadata, is_pipeline=is_pipeline or pointer.is_managed)
+        is_managed = self._checked_managed(applied, is_pipeline=is_pipeline)
         document = self._documents.write(metadata, version=version_of(before.location) + 1, before=before)
-        return _Prepared(Move(name, "table", pointer.version, document.location, is_managed), before, document)
+        folders = folders_of(storage, metadata) if applied.is_settling or not pointer.folders else None
+        move = Move(name, "table", pointer.version, document.location, is_managed, folders)
+        return _Prepared(move, before, document)
 
     def _move(self, prepared: Sequence[_Prepared], publish: Publish | None, remember: Remember | None) -> None:
         changes = [part.change for part in prepared]
@@ -271,38 +298,48 @@ class Tables:
         except BaseException:
             self._discard(prepared)
             raise
+        for part in prepared:
+            if part.after is not part.before:
+                self._finish_later(part.before, part.after)
 
     def _discard(self, prepared: Sequence[_Prepared]) -> None:
         for part in prepared:
             if part.after is not part.before:
                 self._documents.discard(part.after.location)
 
-    def _finish(self, part: _Prepared) -> None:
+    def _finish_later(self, before: Document | None, after: Document) -> None:
+        self._newest[after.folder] = after
+        self._afterwards.do(functools.partial(self._finish, before, after), delay_s=LATER_S)
+
+    def _finish(self, before: Document | None, after: Document) -> None:
         """After the pointer has moved: leave the hint, and let old metadata files go where the table says so."""
-        if part.after is part.before:
+        if self._newest.get(after.folder) is after:  # of commits in a row, the last one writes it
+            del self._newest[after.folder]
+            self._documents.hint(after)
+        if before is None:
             return
-        self._documents.hint(part.after)
-        if part.before:
-            self._documents.forget(part.before.location)
-        metadata = part.after.metadata
-        if part.before and metadata.get("properties", {}).get(_DELETE_OLD_METADATA, "").lower() == "true":
+        self._documents.forget(before.location)
+        metadata = after.metadata
+        if metadata.get("properties", {}).get(_DELETE_OLD_METADATA, "").lower() == "true":
             kept = {entry["metadata-file"] for entry in metadata.get("metadata-log", ())}
-            ours = part.after.location.rpartition("/")[0]  # a log that was registered can name files of other tables
-            for entry in part.before.metadata.get("metadata-log", ()):
+            ours = after.folder  # a log that was registered can name files of other tables
+            for entry in before.metadata.get("metadata-log", ()):
                 file = entry["metadata-file"]
                 if file not in kept and file.rpartition("/")[0] == ours and not self._store.is_pointed_at(file):
                     self._documents.discard(file)
 
-    def _enter(
-        self, change: Create, document: Document, *, is_new_file: bool = True, remember: Remember | None = None
-    ) -> None:
-        try:
-            self._store.commit([change], None, remember)
-        except BaseException as error:
-            if is_new_file and not isinstance(error, sqlite3.Error):
-                self._documents.discard(document.location)
-            raise
-        self._documents.hint(document)
+    def _registration(self, name: Name, document: Document, *, is_overwriting: bool) -> Create | Move:
+        new = self._creation(name, document, is_managed=False)
+        with contextlib.suppress(NoSuchTable):
+            if is_overwriting:
+                pointer = self.find(name)
+                self._refuse_managed(pointer, "replaced")
+                return Move(name, "table", pointer.version, new.metadata_location, False, new.folders, new.uuid)
+        return new
+
+    def _creation(self, name: Name, document: Document, *, is_managed: bool) -> Create:
+        uuid_, folders = document.metadata["table-uuid"], folders_of(self._documents.storage, document.metadata)
+        return Create(name, "table", uuid_, document.location, is_managed, folders)
 
     def _refuse_taken(self, name: Name) -> None:
         for kind in ("table", "view"):
@@ -318,29 +355,16 @@ class Tables:
                 hint="to drop it anyway, add the query parameter force=true",
             )
 
-    def _checked_managed(self, name: Name, metadata: Json, *, is_pipeline: bool) -> bool:
-        is_managed = str(metadata.get("properties", {}).get(MANAGED, "")).lower() == "true"
-        if is_managed and not is_pipeline:
+    def _checked_managed(self, applied: _Applied, *, is_pipeline: bool) -> bool:
+        """Whether the table is a managed one from now on. Who is not the pipeline makes none, and none's neighbour."""
+        is_managed = str(applied.metadata.get("properties", {}).get(MANAGED, "")).lower() == "true"
+        if is_pipeline:
+            return is_managed
+        if is_managed and not (applied.pointer and applied.pointer.is_managed):
             raise ManagedTable(
-                f"{name} cannot be made managed by setting {MANAGED}", hint="POST .../tables/{table}/adopt does that"
+                f"{applied.name} cannot be made managed by setting {MANAGED}",
+                hint="POST .../tables/{table}/adopt does that",
             )
+        if applied.is_settling:
+            self._places.refuse_managed(applied.name, applied.metadata)
         return is_managed
-
-    def _purge(self, document: Document) -> None:
-        """Remove the table's folder, unless another table or view lives in it."""
-        folder = document.metadata["location"].rstrip("/")
-        if not self._documents.storage.is_inside(folder):
-            return
-        below = locations.plain(folder) + "/"
-        if not any(locations.plain(other).startswith(below) for other in self._store.metadata_locations()):
-            self._documents.storage.delete_folder(folder)
-
-    @contextlib.contextmanager
-    def _locked(self, names: Sequence[Name]) -> Iterator[None]:
-        """Commits to one table take turns; those to others go on."""
-        with contextlib.ExitStack() as stack:
-            for name in sorted(set(names), key=lambda each: (each.namespace, each.name)):
-                with self._locks_guard:
-                    lock = self._locks.setdefault(name, threading.Lock())
-                stack.enter_context(lock)
-            yield

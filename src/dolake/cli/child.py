@@ -26,7 +26,7 @@ _LOG_TAIL_CHARACTERS = 2000
 
 
 class ChildServer:
-    """One server at a time, on one home."""
+    """One server at a time, on one home; with Spark, which takes seconds to start, only where it is asked for."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class ChildServer:
         settings: str = "",
         environ: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
+        has_pipeline: bool = False,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         if settings:
@@ -43,7 +44,7 @@ class ChildServer:
         self.url = ""
         # The settings of whoever runs us are not meant for this server.
         ours = {key: value for key, value in os.environ.items() if not key.startswith("DOLAKE_")}
-        self._environ = ours | dict(environ or {})
+        self._environ = ours | {"DOLAKE_PIPELINE_ENABLED": str(has_pipeline).lower()} | dict(environ or {})
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0

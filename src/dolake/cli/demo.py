@@ -1,4 +1,4 @@
-"""`dolake demo`: the product's main job in one minute, with a crash in the middle."""
+"""`dolake demo`: the product's main job in a minute, with a crash in the middle: changes become Iceberg tables."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from dolake.cli.shop import Shop
 from dolake.client import LakeClient, connect
 from dolake.errors import Damaged
 from dolake.journal.reader import JournalReader
+from dolake.tables.layout import CHANGES_SUFFIX, KEY
 from dolake.wire.messages import decode_raw_batch
 
 _CHANGES_FIRST = 2_000
 _CHANGES_CRASH = 20_000
 _SEND_AT_ONCE = 250
 _KILL_AFTER = 5_000
+_PUBLISH_WAIT_S = 300.0
 
 
 def demo(
@@ -35,11 +37,11 @@ def demo(
         bool, typer.Option("--once", help="End by itself; so it does wherever output is not a terminal.")
     ] = False,
 ) -> None:
-    """Start a server, stream a small shop's changes into it, kill it, and see that nothing is lost."""
+    """Start a server, stream a small shop's changes into it, kill it, and read the Iceberg tables that come of it."""
     console = Console(highlight=False)
     is_ending = once or not console.is_terminal
     with tempfile.TemporaryDirectory(prefix="dolake-demo-") as folder:
-        server = ChildServer(Path(folder) / "home")
+        server = ChildServer(Path(folder) / "home", has_pipeline=True)
         try:
             with server:
                 asyncio.run(_show(console, server))
@@ -54,11 +56,13 @@ def demo(
 async def _show(console: Console, server: ChildServer) -> None:
     shop = Shop()
     console.rule("[bold]DoLake demo")
-    console.print(f"A server is ready at {server.url}; its home is a temporary folder.\n")
+    console.print(f"A server is ready at {server.url}; its home is a temporary folder. Spark starts meanwhile.\n")
     async with connect(server.url, source="shop") as lake:
         await _stream(console, lake, shop)
         await _crash(console, server, lake, shop)
-    _compare(console, server, shop)
+        _compare(console, server, shop)
+        await _publish(console, lake)
+        _read_tables(console, server, shop)
 
 
 async def _stream(console: Console, lake: LakeClient, shop: Shop) -> None:
@@ -140,6 +144,44 @@ def _compare(console: Console, server: ChildServer, shop: Shop) -> None:
     console.print(f"   sent {shop.change_count:,}, kept {len(sequences):,}, each once and in order: {answer}\n")
     if not is_once or shop.tables != found:
         raise Damaged("the journal does not hold what the shop sent")
+
+
+async def _publish(console: Console, lake: LakeClient) -> None:
+    """Wait until Spark has written everything into the tables."""
+    console.print("[bold]4. The tables.[/bold] Spark writes the journal into Iceberg tables:")
+    columns = (TextColumn("   {task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("published", total=lake.last_durable_sequence)
+        async with asyncio.timeout(_PUBLISH_WAIT_S):
+            while True:
+                status = await lake.status()
+                progress.update(bar, completed=status["committedPosition"])
+                last = status["pipeline"].get("lastPublish")
+                if last and last["position"] >= status["durablePosition"]:
+                    break
+                await asyncio.sleep(0.1)
+    console.print(f"   Spark {status['pipeline']['sparkVersion']} is up; the last publish took {last['tookMs']} ms\n")
+
+
+def _read_tables(console: Console, server: ChildServer, shop: Shop) -> None:
+    """Read the tables as any engine would: through the Iceberg REST catalog."""
+    from pyiceberg.catalog import load_catalog  # takes half a second, which others need not wait for
+
+    catalog = load_catalog("lake", type="rest", uri=server.url)
+    shown = Table("table", "rows in the shop", "rows in Iceberg", "changes kept", "", box=None, padding=(0, 3, 0, 3))
+    for name, rows in shop.tables.items():
+        columns = tuple(next(iter(rows.values())))
+        scan = catalog.load_table(f"default.{name}").scan(selected_fields=(KEY, *columns))
+        found = {row.pop(KEY): row for row in scan.to_arrow().to_pylist()}
+        changes = catalog.load_table(f"default.{name}{CHANGES_SUFFIX}").scan().to_arrow().num_rows
+        is_same = found == rows
+        mark = "[green]same[/green]" if is_same else "[red]different[/red]"
+        shown.add_row(f"default.{name}", f"{len(rows):,}", f"{len(found):,}", f"{changes:,}", mark)
+        if not is_same:
+            console.print(shown)
+            raise Damaged(f"the table {name} is not what the shop has")
+    console.print(shown)
+    console.print(f"   read by PyIceberg from {server.url}; DuckDB, Spark and Trino read the same\n")
 
 
 def _keep_serving(console: Console, server: ChildServer) -> None:

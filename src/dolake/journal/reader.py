@@ -10,12 +10,20 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from dolake.errors import NotFound
 from dolake.journal import segment
 from dolake.journal.mark import Mark, MarkFile
 from dolake.journal.record import Kind, Record, decode_batch
 from dolake.positions import START, Position
+
+
+class Place(NamedTuple):
+    """Where a record begins: a segment by its first position, and a byte in it."""
+
+    segment: Position
+    offset: int
 
 
 class JournalReader:
@@ -45,26 +53,30 @@ class JournalReader:
 
     def read(self, start: Position = START, end: Position | None = None) -> Iterator[Record]:
         """Every durable batch with a change in [start, end), as of now. The first one may begin before `start`."""
-        mark = self._mark.read()
-        if mark is None or start >= (end_position := mark.position if end is None else min(end, mark.position)):
-            return
-        for base in self._bases_from(start, mark):
-            for record in self._read_segment(base, mark):
-                if record.position >= end_position:
-                    return
-                if record.end > start:
-                    yield record
+        for _, record in self.walk(start, end):
+            yield record
 
     def read_at(self, base: Position, offset: int, end: Position) -> Iterator[Record]:
         """Like `read`, from a known byte of a known segment: the quick way back to a place seen before."""
-        if not (mark := self._mark.read()):
+        for _, record in self.walk(base, end, Place(base, offset)):
+            yield record
+
+    def walk(
+        self, start: Position, end: Position | None = None, place: Place | None = None
+    ) -> Iterator[tuple[Place, Record]]:
+        """Like `read`, with the place of each record; from a place seen before, so that nothing ahead of it is read."""
+        mark = self._mark.read()
+        if mark is None or start >= (end_position := mark.position if end is None else min(end, mark.position)):
             return
-        for next_base in self._bases_from(base, mark):
-            at = offset if next_base == base else segment.HEADER_SIZE
-            for record in self._read_segment(next_base, mark, at):
-                if record.position >= end:
+        is_kept = place is not None and segment.path_of(self._directory, place.segment).exists()
+        first = place if place is not None and is_kept else Place(start, segment.HEADER_SIZE)
+        for base in self._bases_from(first.segment, mark):
+            offset = first.offset if base == first.segment and is_kept else segment.HEADER_SIZE
+            for at, record in self._read_segment(base, mark, offset):
+                if record.position >= end_position:
                     return
-                yield record
+                if record.end > start:
+                    yield Place(base, at), record
 
     def follow(
         self, start: Position = START, *, poll_ms: int = 5, is_stopped: Callable[[], bool] = lambda: False
@@ -90,7 +102,7 @@ class JournalReader:
             )
         return [base for base in bases if base >= first]
 
-    def _read_segment(self, base: Position, mark: Mark, offset: int = segment.HEADER_SIZE) -> Iterator[Record]:
+    def _read_segment(self, base: Position, mark: Mark, offset: int) -> Iterator[tuple[int, Record]]:
         path = segment.path_of(self._directory, base)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -100,10 +112,10 @@ class JournalReader:
             limit = mark.offset if base == mark.segment else None
             scan = segment.Scan(descriptor, offset=offset, limit=limit)
             position = None
-            for _, header, body in scan:
+            for at, header, body in scan:
                 position = header.end
                 if header.kind is Kind.BATCH:
-                    yield decode_batch(header, body)
+                    yield at, decode_batch(header, body)
             self._check_end(path, scan.offset, position, limit)
         finally:
             os.close(descriptor)

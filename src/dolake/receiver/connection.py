@@ -11,7 +11,8 @@ import asyncio
 import functools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from aiohttp import WSMsgType, web
@@ -180,7 +181,8 @@ class Connection:
             return
         receiver.last_batch_ms = receiver.clock_ms()
         self._pending_count += 1
-        answer = functools.partial(self._answer, number, message.correlation_id, started, held_tables)
+        note = functools.partial(receiver.progress.add_tables, _counts_by_table(tables, message), len(data))
+        answer = functools.partial(self._answer, number, message.correlation_id, started, held_tables, note)
         ticket.done.add_done_callback(answer)
 
     def _refuse_reused_number(self, batch: Batch, *, is_next: bool) -> None:
@@ -267,6 +269,7 @@ class Connection:
         correlation_id: str | UnsetType,
         started: float,
         held_tables: list[str],
+        note: Callable[[Appended], None],
         done: asyncio.Future[Appended],
     ) -> None:
         """The batch is durable, or could not be made so."""
@@ -280,6 +283,7 @@ class Connection:
         appended = done.result()
         receiver = self._receiver
         receiver.tables.confirm(held_tables)
+        note(appended)
         self._refusals_in_row = 0
         self._unpersisted.append((appended.end, number))
         receiver.stats.duplicate_change_count += appended.duplicate_count
@@ -326,3 +330,9 @@ class Connection:
     @property
     def _limits(self) -> RateLimitConfig:
         return self._receiver.settings.current.rate_limit
+
+
+def _counts_by_table(tables: tuple[str, ...], message: EnvelopeBatch) -> Mapping[str, int]:
+    if len(tables) == 1:
+        return {tables[0]: len(message.events)}
+    return Counter([event.table for event in message.events])

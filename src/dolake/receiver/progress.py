@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dolake.errors import FlushError
+from dolake.journal.base import Appended
 from dolake.positions import START, CircuitBreakerState, Position
 
 _FAILURES_MAX = 3
 _BUCKET_BATCHES_MAX = 1000
 _BUCKETS_MAX = 4096
+_PART_MS = 100
 
 
 @dataclass(slots=True)
@@ -84,6 +86,56 @@ class Tail:
         return self._buckets[-1].newest_ms if self._buckets else None
 
 
+@dataclass(slots=True)
+class _Part:
+    """Changes of one table that became durable within a short time."""
+
+    end: Position
+    changes: int
+    bytes: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What of a table is durable and not yet committed."""
+
+    changes: int
+    bytes: int
+    seconds: float
+
+
+class TableLags:
+    """The lag of each table, since this server started; counted in parts of time, so that it costs little memory."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, deque[_Part]] = {}
+
+    def add(self, table: str, end: Position, changes: int, byte_count: int, at_ms: int) -> None:
+        parts = self._parts.setdefault(table, deque())
+        newest = parts[-1] if parts else None
+        if newest and (at_ms - newest.since_ms < _PART_MS or len(parts) >= _BUCKETS_MAX):
+            newest.end = max(newest.end, end)
+            newest.changes += changes
+            newest.bytes += byte_count
+        else:
+            parts.append(_Part(end, changes, byte_count, at_ms))
+
+    def commit(self, position: Position) -> None:
+        for parts in self._parts.values():
+            while parts and parts[0].end <= position:
+                parts.popleft()
+
+    def lags(self, now_ms: int) -> dict[str, Lag]:
+        return {table: _lag_of(parts, now_ms) for table, parts in self._parts.items()}
+
+
+def _lag_of(parts: deque[_Part], now_ms: int) -> Lag:
+    oldest_ms = parts[0].since_ms if parts else now_ms
+    seconds = max(0, now_ms - oldest_ms) / 1000
+    return Lag(sum(part.changes for part in parts), sum(part.bytes for part in parts), seconds)
+
+
 Published = Callable[[Position, str], None]
 
 
@@ -93,6 +145,7 @@ class Progress:
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
         self.tail = Tail()
+        self.tables = TableLags()
         self.breaker: CircuitBreakerState = "closed"
         self.is_attached = False
         self.is_flushing = False
@@ -104,8 +157,10 @@ class Progress:
         self.fallback_bytes = 0
         """Bytes taken while the circuit breaker was open."""
         self.flush_wanted = asyncio.Event()
+        self.last_durable_ms: int | None = None
         self._failures_in_row = 0
         self._listeners: list[Published] = []
+        self._watchers: list[Callable[[], None]] = []
         self._waiters: list[tuple[Position, asyncio.Future[None]]] = []
 
     def attach(self) -> None:
@@ -117,15 +172,34 @@ class Progress:
 
     def add_durable(self, end: Position, batch_count: int, byte_count: int, at_ms: int) -> None:
         self.tail.add(end, batch_count, byte_count, at_ms)
+        self.last_durable_ms = at_ms
+        self._tell_watchers()
         if self.breaker != "closed":
             self.fallback_bytes += byte_count
+
+    def add_tables(self, counts: Mapping[str, int], byte_count: int, appended: Appended) -> None:
+        """Which tables a durable batch touches; its bytes are shared out by its changes."""
+        if not appended.change_count:
+            return
+        now_ms, total = self._clock_ms(), sum(counts.values())
+        for table, count in counts.items():
+            self.tables.add(table, appended.end, count, byte_count * count // total, now_ms)
 
     def on_published(self, listener: Published) -> None:
         """Call this with the committed position and the path of its data after each publish."""
         self._listeners.append(listener)
 
+    def on_change(self, watcher: Callable[[], None]) -> None:
+        """Call this when more is durable or a flush is wanted: the publisher may have something to do."""
+        self._watchers.append(watcher)
+
     def request_flush(self) -> None:
         self.flush_wanted.set()
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
+        for watcher in self._watchers:
+            watcher()
 
     def publish_started(self) -> None:
         self.is_flushing = True
@@ -140,6 +214,7 @@ class Progress:
         self.last_flush_ms = self._clock_ms()
         self.flush_count += 1
         self.tail.commit(position)
+        self.tables.commit(position)
         for listener in self._listeners:
             listener(position, path)
         waiting, self._waiters = self._waiters, []
@@ -148,6 +223,10 @@ class Progress:
                 self._waiters.append((wanted, done))
             elif not done.done():
                 done.set_result(None)
+
+    def publish_ended(self) -> None:
+        """What was asked for is published, as far as it may be."""
+        self.is_flushing = False
 
     def publish_failed(self, reason: str) -> None:
         """The changes stay in the journal; after a few failures in a row the breaker opens."""

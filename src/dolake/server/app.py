@@ -25,6 +25,8 @@ from dolake.server.operations import LAKE, ROUTES, json_response
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+CATALOG_BODY_MAX_BYTES = 64 * 1024 * 1024
+"""A commit can carry the whole history of a table; other requests are small."""
 
 
 def build_app(lake: Lake) -> web.Application:
@@ -51,7 +53,8 @@ async def catalog(request: web.Request, *, base: str) -> web.StreamResponse:
     raw_path = request.raw_path.removeprefix(base)
     if ours := {method for method, path, _ in ROUTES if base + path == request.path}:
         _refuse_other_methods(request.method, raw_path, ours)
-    return await catalog_rest.serve(request.app[LAKE].catalog, request, raw_path)
+    roomy = request.clone(client_max_size=CATALOG_BODY_MAX_BYTES)
+    return await catalog_rest.serve(request.app[LAKE].catalog, roomy, raw_path)
 
 
 def _refuse_other_methods(method: str, raw_path: str, ours: set[str]) -> None:
@@ -84,6 +87,13 @@ async def front_door(request: web.Request) -> web.StreamResponse:
     )
 
 
+_HINTS = {
+    404: "GET / lists the routes",
+    405: "GET / lists the routes",
+    413: f"at most 1 MiB, and {CATALOG_BODY_MAX_BYTES // 1024**2} MiB for the catalog: send it in parts",
+}
+
+
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
@@ -91,7 +101,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        hint = "GET / lists the routes" if error.status in (404, 405) else ""
+        hint = _HINTS.get(error.status, "")
         kind = error.reason.lower().replace(" ", "_")
         return _error(error.status, error.reason, kind, hint, dict(error.headers))
     except DoLakeError as error:

@@ -11,15 +11,19 @@ import time
 from collections.abc import Callable
 
 from dolake.catalog.catalog import Catalog
-from dolake.errors import Unavailable
+from dolake.crashpoints import reach
+from dolake.errors import Damaged, Unavailable
 from dolake.journal.embedded import EmbeddedJournal, open_journal
+from dolake.positions import Position
 from dolake.receiver.endpoint import Receiver
-from dolake.receiver.progress import Progress
+from dolake.receiver.progress import Progress, Tail
 from dolake.server.home import Home
+from dolake.server.spark_process import SparkProcess
 from dolake.settings import Settings, SettingsStore
 from dolake.wire.messages import ServerState
 
 logger = logging.getLogger(__name__)
+_PIPELINE = "pipeline"
 
 
 def now_ms() -> int:
@@ -37,6 +41,9 @@ class Lake:
         self.recovery_total = 0
         self._receiver: Receiver | None = None
         self._catalog: Catalog | None = None
+        self._is_closed = False
+        self.pipeline: SparkProcess | None = None
+        """None until the server listens, and for good where the settings say so."""
 
     @property
     def receiver(self) -> Receiver:
@@ -81,8 +88,15 @@ class Lake:
             clock_ms=self.clock_ms,
             on_progress=self._note_recovery,
         )
+        published = await self._catalog.run(self._catalog.store.published)
+        if published.position > journal.durable:
+            raise Damaged(
+                f"the tables are published up to {published.position}, but the journal ends at {journal.durable}",
+                hint="the journal folder is older than the catalog: restore the one that belongs to it",
+            )
         found = journal.recovered
-        if journal.durable:
+        self.progress.tail = Tail(published.position)
+        if journal.durable > published.position:
             self.progress.tail.add(
                 journal.durable,
                 found.record_count,
@@ -90,6 +104,9 @@ class Lake:
                 found.commit_timestamp_ms,
                 oldest_ms=found.oldest_timestamp_ms,
             )
+        journal.register(_PIPELINE, published.position)
+        journal.release(_PIPELINE, published.position)
+        self._catalog.on_published = self._note_published
         self._receiver = Receiver(journal, self.progress, self.settings, self.clock_ms)
         loop = asyncio.get_running_loop()
 
@@ -99,10 +116,22 @@ class Lake:
         self.settings.on_change(follow)
         self._follow(self.settings.current)  # what was changed while the journal was recovered
 
+    def start_pipeline(self, url: str) -> SparkProcess:
+        """Spark starts while the server already takes changes."""
+        self.pipeline = SparkProcess(self.home, self.settings, self.progress, self.catalog, url, self.clock_ms)
+        return self.pipeline
+
     async def close(self) -> None:
-        """In the direction of the data: close the door, make durable, let go."""
+        """In the direction of the data: close the door, make durable, publish, let go."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        wait_ms = self.settings.current.server.shutdown_wait_ms
         if self._receiver:
-            await self._receiver.close(self.settings.current.server.shutdown_wait_ms)
+            await self._receiver.close(wait_ms)
+        if self.pipeline:
+            await self.pipeline.stop(wait_ms)
+        if self._receiver:
             await self._receiver.journal.close()
         if self._catalog:
             await self._catalog.close()
@@ -114,6 +143,13 @@ class Lake:
             is_deduplicating=settings.lake.enable_deduplication,
             window_ms=settings.lake.deduplication_window_ms,
         )
+
+    def _note_published(self, position: Position) -> None:
+        """The catalog has moved: tell senders, then let the journal go on."""
+        reach("before_ack")
+        self.progress.published(position, self.catalog.storage.root)
+        reach("before_trim")
+        self.journal.release(_PIPELINE, position)
 
     def _note_recovery(self, done: int, total: int) -> None:
         self.recovery_done, self.recovery_total = done, total

@@ -70,10 +70,14 @@ async def _run(lake: Lake, url: str, stopping: asyncio.Event, on_ready: Callable
                 "torn_bytes": found.torn_bytes,
             },
         )
-        lake.home.write_address(url, dolake.__version__)
-        on_ready(url)
-        await stopping.wait()
-        logger.info("server stopping", extra={"connections": lake.receiver.connection_count})
+        async with asyncio.TaskGroup() as tasks:
+            if lake.settings.current.pipeline.enabled:
+                tasks.create_task(lake.start_pipeline(url).supervise())
+            lake.home.write_address(url, dolake.__version__)
+            on_ready(url)
+            await stopping.wait()
+            logger.info("server stopping", extra={"connections": lake.receiver.connection_count})
+            await lake.close()
     finally:
         await lake.close()
 

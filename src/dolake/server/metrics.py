@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from dolake.receiver.stats import ACK_BUCKETS_S
 from dolake.server.lake import Lake
+from dolake.server.spark_process import PIPELINE_STATES, PipelineStats
 
 _STATES = ("idle", "receiving", "flushing", "recovering", "error")
 _BREAKER = ("closed", "open", "half-open")
@@ -45,6 +46,8 @@ class _Figures(Collector):
         yield from self._receiver()
         yield from self._journal()
         yield from self._publish()
+        if lake.pipeline:
+            yield from self._pipeline(lake.pipeline.stats)
 
     def _receiver(self) -> Iterator[Metric]:
         receiver, stats = self._lake.receiver, self._lake.receiver.stats
@@ -87,6 +90,30 @@ class _Figures(Collector):
         yield CounterMetricFamily("dolake_publishes", "Publishes done.", value=progress.flush_count)
         yield CounterMetricFamily("dolake_publish_failures", "Publishes failed.", value=progress.failure_count)
         yield _one_of("dolake_circuit_breaker", "Whether publishing works.", "state", _BREAKER, progress.breaker)
+        lags = progress.tables.lags(self._lake.clock_ms())
+        for unit, what in (("changes", "Changes"), ("bytes", "Bytes"), ("seconds", "Age of the oldest change")):
+            family = GaugeMetricFamily(f"dolake_table_lag_{unit}", f"{what} not yet in the table.", labels=["table"])
+            for table, lag in sorted(lags.items()):
+                family.add_metric([table], getattr(lag, unit))
+            yield family
+
+    def _pipeline(self, stats: PipelineStats) -> Iterator[Metric]:
+        yield _one_of("dolake_pipeline_state", "What the pipeline is doing.", "state", PIPELINE_STATES, stats.state)
+        yield GaugeMetricFamily("dolake_pipeline_generation", "Which pipeline may publish.", value=stats.generation)
+        yield CounterMetricFamily("dolake_pipeline_starts", "Starts of the process.", value=stats.start_count)
+        what = "Memory of the pipeline's processes, Spark's included, after the last publish."
+        yield GaugeMetricFamily("dolake_pipeline_memory_bytes", what, value=stats.memory_bytes)
+        yield CounterMetricFamily("dolake_publish_seconds", "Time spent in publishes.", value=stats.publish_seconds)
+        yield CounterMetricFamily("dolake_written_rows", "Rows written to state tables.", value=stats.rows_written)
+        yield CounterMetricFamily("dolake_written_files", "Files written.", value=stats.files_written)
+        yield CounterMetricFamily("dolake_written_bytes", "Bytes of these files.", value=stats.bytes_written)
+        rows = GaugeMetricFamily("dolake_key_index_rows", "Rows in the key index.", labels=["table"])
+        sizes = GaugeMetricFamily("dolake_key_index_bytes", "Its size on disk.", labels=["table"])
+        for name, table in sorted(stats.tables.items()):
+            rows.add_metric([name], table.index_rows)
+            sizes.add_metric([name], table.index_bytes)
+        yield rows
+        yield sizes
 
 
 def _one_of(name: str, what: str, label: str, names: tuple[str, ...], current: str) -> Metric:

@@ -7,6 +7,7 @@ docs/reference/http.md has every route and shape. Errors have one shape everywhe
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from typing import Any
 
@@ -74,6 +75,9 @@ async def status(request: web.Request) -> web.Response:
             "consumers": journal.consumers.all(),
         },
     }
+    lags = lake.progress.tables.lags(lake.clock_ms())
+    body["lag"] = {table: dataclasses.asdict(lag) for table, lag in sorted(lags.items())}
+    body["pipeline"] = lake.pipeline.stats.as_json() if lake.pipeline else {"state": "off"}
     if reason := _why_not_ready(lake):
         body["reason"] = reason
     return json_response(body)
@@ -90,7 +94,7 @@ async def flush(request: web.Request) -> web.Response:
     wanted = lake.journal.durable
     before = lake.progress.tail.committed
     lake.progress.request_flush()
-    if lake.progress.is_attached:
+    if lake.pipeline or lake.progress.is_attached:
         async with asyncio.timeout(_FLUSH_WAIT_S):
             await lake.progress.wait_committed(wanted)
     committed = lake.progress.tail.committed
@@ -101,7 +105,7 @@ async def flush(request: web.Request) -> web.Response:
         "eventsFlushed": committed - before,
     }
     if committed < wanted:
-        body["message"] = "no publisher is attached: every change is durable in the journal and waits there"
+        body["message"] = "the pipeline is off: every change is durable in the journal and waits there"
     return json_response(body)
 
 

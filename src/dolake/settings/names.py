@@ -23,7 +23,9 @@ from msgspec.structs import fields
 from dolake.settings.schema import Settings
 
 PREFIX = "DOLAKE_"
-NOT_SETTINGS = frozenset({"DOLAKE_HOME", "DOLAKE_CONFIG", "DOLAKE_URL", "DOLAKE_TOKEN", "DOLAKE_CACHE"})
+NOT_SETTINGS = frozenset(
+    {"DOLAKE_HOME", "DOLAKE_CONFIG", "DOLAKE_URL", "DOLAKE_TOKEN", "DOLAKE_CACHE", "DOLAKE_CRASH_AT"}
+)
 """Variables that start like ours and are read elsewhere, by the command line and the client."""
 SEED_SECTIONS = ("lake", "rate_limit", "compaction")
 

@@ -42,6 +42,16 @@ def problem_with_networks(networks: Iterable[str]) -> str:
     return ""
 
 
+def problem_with_master(master: str) -> str:
+    """Spark's tasks read the journal's files, so the workers must be on this machine; or an empty string."""
+    if master.startswith("local"):
+        return ""
+    return (
+        "Spark's workers would run elsewhere and could not read the journal, which is a folder of this machine;"
+        " a remote master needs a journal that its workers can read, such as Kafka"
+    )
+
+
 # Patterns end in \Z, because $ would also let a line break through.
 _BUCKET_NAME = Meta(
     pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
@@ -98,12 +108,10 @@ class DoLakeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     r2_bucket_name: Annotated[str, _BUCKET_NAME] = "lakehouse-data"
     r2_base_path: Annotated[str, _WAREHOUSE_PATH] = "warehouse"
-    flush_threshold_events: Annotated[int, _whole("Publish when this many changes wait.", 1, COUNT_MAX, LATER)] = 10_000
-    flush_threshold_bytes: Annotated[int, _whole("Publish when this many bytes wait.", 1, BYTES_MAX, LATER)] = 32 * MIB
-    flush_threshold_ms: Annotated[int, _whole("Publish when the oldest change waits this long.", 1, MS_MAX, LATER)] = (
-        60_000
-    )
-    flush_interval_ms: Annotated[int, _whole("Publish what waits at this interval.", 1, MS_MAX, LATER)] = 30_000
+    flush_threshold_events: Annotated[int, _whole("Publish when this many changes wait.", 1, COUNT_MAX)] = 10_000
+    flush_threshold_bytes: Annotated[int, _whole("Publish when this many bytes wait.", 1, BYTES_MAX)] = 32 * MIB
+    flush_threshold_ms: Annotated[int, _whole("Publish when the oldest change waits this long.", 1, MS_MAX)] = 60_000
+    flush_interval_ms: Annotated[int, _whole("Publish what waits at this interval.", 1, MS_MAX)] = 30_000
     max_buffer_size: Annotated[
         int,
         _whole(
@@ -138,12 +146,23 @@ class DoLakeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             MS_MAX,
         ),
     ] = 300_000
-    parquet_row_group_size: Annotated[int, _whole("Rows per Parquet row group to aim at.", 1, COUNT_MAX, LATER)] = (
-        100_000
-    )
+    parquet_row_group_size: Annotated[int, _whole("Rows per Parquet row group to aim at.", 1, COUNT_MAX)] = 100_000
     parquet_compression: Annotated[
-        Literal["none", "snappy", "gzip", "zstd"], _says("Compression of Parquet files.", LATER)
+        Literal["none", "snappy", "gzip", "zstd"], _says("Compression of Parquet files.")
     ] = "snappy"
+    freshness_target_ms: Annotated[
+        int, _whole("How old a change may be when other engines see it; publish that early.", 1, MS_MAX)
+    ] = 2_000
+    key_scope: Annotated[
+        Literal["table", "source"],
+        _says("What a row id is unique in: the table, or the table and the source that sent it.", RESTART),
+    ] = "table"
+    transaction_wait_max_ms: Annotated[
+        int, _whole("Longest wait for the end of a transaction; then what came of it is published.", 0, MS_MAX)
+    ] = 10_000
+    transaction_bytes_max: Annotated[
+        int, _whole("Most bytes that wait for the end of a transaction; then what came is published.", KIB, BYTES_MAX)
+    ] = 64 * MIB
 
 
 class RateLimitConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -214,6 +233,42 @@ class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     group_size_max_bytes: Annotated[int, _whole("Most bytes made durable by one sync.", KIB, GIB)] = 8 * MIB
 
 
+_SPARK_MASTER = Meta(
+    pattern=r"^[A-Za-z0-9\[\]*,:/._-]+\Z",
+    max_length=1024,
+    description="Spark master that runs the pipeline.",
+    extra={**RESTART, "allowed": "`local[*]`, `local[2]` and so on", "check": problem_with_master},
+)
+_SPARK_SETTINGS = Meta(
+    max_length=100,
+    description="More settings for Spark; they win over DoLake's own.",
+    extra={**RESTART, "allowed": "a list of `key=value` such as `spark.executor.heartbeatInterval=30s`"},
+)
+
+
+class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The Spark process that writes changes into Iceberg tables."""
+
+    enabled: Annotated[bool, _says("Run the pipeline; if false, changes stay in the journal.", RESTART)] = True
+    spark_master: Annotated[str, _SPARK_MASTER] = "local[*]"
+    driver_memory_bytes: Annotated[int, _whole("Memory of Spark's Java process.", 512 * MIB, BYTES_MAX, RESTART)] = (
+        2 * GIB
+    )
+    spark_settings: Annotated[tuple[str, ...], _SPARK_SETTINGS] = ()
+    jar_cache: Annotated[
+        str,
+        _says(
+            "Folder for Spark's jars; empty means `~/.cache/dolake`, or `DOLAKE_CACHE`.",
+            {**RESTART, "allowed": "empty, or a path"},
+        ),
+    ] = ""
+    idle_ms: Annotated[int, _whole("Stop Spark when no change came for this long.", 1, MS_MAX)] = 30 * 60 * 1000
+    batch_events_max: Annotated[int, _whole("Most changes in one publish.", 1, COUNT_MAX)] = 200_000
+    batch_bytes_max: Annotated[int, _whole("Most journal bytes in one publish.", KIB, BYTES_MAX)] = 128 * MIB
+    retry_delay_ms: Annotated[int, _whole("First wait after a publish failed; doubles each time.", 1, MS_MAX)] = 1_000
+    retry_delay_max_ms: Annotated[int, _whole("Longest wait after a publish failed.", 1, MS_MAX)] = 30_000
+
+
 class CatalogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The Iceberg REST catalog."""
 
@@ -234,6 +289,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     server: ServerSettings = ServerSettings()
     journal: JournalSettings = JournalSettings()
     catalog: CatalogSettings = CatalogSettings()
+    pipeline: PipelineSettings = PipelineSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +318,7 @@ ORDERS = (
     Order("rate_limit.max_event_size", "rate_limit.max_payload_size"),
     Order("rate_limit.max_payload_size", "server.message_size_max_bytes", "less than"),
     Order("compaction.min_files_to_compact", "compaction.max_files_to_compact"),
+    Order("pipeline.retry_delay_ms", "pipeline.retry_delay_max_ms"),
     Order("journal.group_size_max_bytes", "journal.segment_size_bytes"),
     Order("journal.segment_size_bytes", "journal.size_max_bytes", "at most half of"),
 )

@@ -31,6 +31,9 @@ class Storage(Protocol):
     def is_inside(self, location: str) -> bool:
         """Whether files may lie here: below the warehouse, or below another root that the settings name."""
 
+    def resolve(self, location: str) -> str:
+        """The one spelling of a place inside, links followed; InvalidInput for others."""
+
     def read(self, location: str) -> bytes:
         """The whole file; NotFound when there is none."""
 
@@ -45,6 +48,9 @@ class Storage(Protocol):
 
     def delete(self, location: str) -> None:
         """Remove a file; a missing one is no error."""
+
+    def set_aside(self, location: str) -> str:
+        """Take everything below a location out of sight at once; returns where it is now, to be removed."""
 
     def delete_folder(self, location: str) -> None:
         """Remove everything below a location."""

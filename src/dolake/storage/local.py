@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,16 +24,18 @@ class LocalStorage:
 
     def __init__(self, folder: Path, roots: Sequence[Path] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder.resolve()
-        self._roots = (self._folder, *(root.resolve() for root in roots))
-        self.root = location_of(self._folder)
+        self._roots = tuple(os.path.realpath(root) for root in (folder, *roots))
+        self._insides = tuple(root.rstrip("/") + "/" for root in self._roots)
+        self.root = location_of(Path(self._roots[0]))
 
     def is_inside(self, location: str) -> bool:
         try:
-            path = path_of(location).resolve()
+            return os.path.realpath(path_of(location)).startswith(self._insides)
         except (InvalidInput, ValueError, OSError):
             return False
-        return any(root in path.parents for root in self._roots)
+
+    def resolve(self, location: str) -> str:
+        return location_of(self._path(location))
 
     def read(self, location: str) -> bytes:
         try:
@@ -71,11 +74,15 @@ class LocalStorage:
     def delete(self, location: str) -> None:
         self._path(location).unlink(missing_ok=True)
 
+    def set_aside(self, location: str) -> str:
+        path = self._folder_below(location)
+        aside = path.with_name(f".removed-{uuid.uuid4().hex}")
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(aside)
+        return location_of(aside)
+
     def delete_folder(self, location: str) -> None:
-        path = self._path(location)
-        if path in self._roots:
-            raise InvalidInput("the warehouse itself is not removed", hint="name a folder below it")
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(self._folder_below(location), ignore_errors=True)
 
     def exists(self, location: str) -> bool:
         return self._path(location).is_file()
@@ -87,11 +94,17 @@ class LocalStorage:
                     found = path.stat()
                     yield StoredFile(location_of(path), found.st_size, found.st_mtime_ns // 1_000_000)
 
+    def _folder_below(self, location: str) -> Path:
+        path = self._path(location)
+        if str(path) in self._roots:
+            raise InvalidInput("the warehouse itself is not removed", hint="name a folder below it")
+        return path
+
     def _path(self, location: str) -> Path:
-        resolved = path_of(location).resolve()
-        if not any(resolved.is_relative_to(root) for root in self._roots):
+        resolved = os.path.realpath(path_of(location))
+        if not resolved.startswith(self._insides) and resolved not in self._roots:
             raise InvalidInput(f"{location} is outside the warehouse {self.root}", hint="locations lie below it")
-        return resolved
+        return Path(resolved)
 
 
 def location_of(path: Path) -> str:

@@ -15,20 +15,23 @@ SELECT key FROM namespaces WHERE parent = :parent AND key > :after ORDER BY key 
 -- name: list_names
 SELECT name FROM pointers WHERE namespace = :namespace AND kind = :kind AND name > :after ORDER BY name LIMIT :limit;
 -- name: find
-SELECT namespace, name, kind, uuid, metadata_location, version, is_managed
+SELECT namespace, name, kind, uuid, metadata_location, version, is_managed, folders
 FROM pointers WHERE namespace = :namespace AND name = :name;
 -- name: all_tables
-SELECT namespace, name, kind, uuid, metadata_location, version, is_managed FROM pointers WHERE kind = 'table';
+SELECT namespace, name, kind, uuid, metadata_location, version, is_managed, folders FROM pointers WHERE kind = 'table';
 -- name: is_pointed_at
 SELECT 1 FROM pointers WHERE metadata_location = :metadata_location LIMIT 1;
--- name: metadata_locations
-SELECT metadata_location FROM pointers;
+-- name: all_pointers
+SELECT namespace, name, kind, uuid, metadata_location, version, is_managed, folders FROM pointers;
+-- name: managed_pointers
+SELECT namespace, name, kind, uuid, metadata_location, version, is_managed, folders FROM pointers WHERE is_managed = 1;
 -- name: create
-INSERT INTO pointers (namespace, name, kind, uuid, metadata_location, version, is_managed)
-VALUES (:namespace, :name, :kind, :uuid, :metadata_location, 1, :is_managed);
+INSERT INTO pointers (namespace, name, kind, uuid, metadata_location, version, is_managed, folders)
+VALUES (:namespace, :name, :kind, :uuid, :metadata_location, 1, :is_managed, :folders);
 -- name: move
 UPDATE pointers
-SET metadata_location = :metadata_location, version = version + 1, is_managed = coalesce(:is_managed, is_managed)
+SET metadata_location = :metadata_location, version = version + 1, is_managed = coalesce(:is_managed, is_managed),
+    folders = coalesce(:folders, folders), uuid = coalesce(:uuid, uuid)
 WHERE namespace = :namespace AND name = :name AND kind = :kind AND version = :version;
 -- name: drop
 DELETE FROM pointers WHERE namespace = :namespace AND name = :name AND kind = :kind;

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import ensure_java
+from dolake.pipeline import java as ensure_java
 
 VERSION_LINES = {
     8: 'openjdk version "1.8.0_392"',

@@ -1,0 +1,1 @@
+"""Written: the Spark process that turns the journal's changes into Iceberg tables."""

@@ -1,0 +1,122 @@
+"""The pipeline process: `python -m dolake.pipeline`, started by the server and never by hand.
+
+From server/spark_process.py, which writes orders to stdin and reads reports from stdout (link.py has the words).
+Promise: it ends when stdin does, whatever it is doing, and Spark with it, so it never outlives its server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+
+from dolake.errors import DoLakeError
+from dolake.pipeline.cut import Cut
+from dolake.pipeline.link import Failed, Order, Publish, Reached, Ready, Report, Start, decode_order, to_line
+from dolake.pipeline.publish import Publisher, Replaced
+from dolake.pipeline.spark import start_spark
+from dolake.telemetry import start_logging
+
+logger = logging.getLogger("dolake.pipeline")
+
+EXIT_REPLACED = 3
+_REASON_LENGTH_MAX = 500
+
+
+class Link:
+    """The two ends of the pipe to the server."""
+
+    def __init__(self, orders: BinaryIO, reports: BinaryIO) -> None:
+        self._orders, self._reports = orders, reports
+        self.inbox: queue.SimpleQueue[Order] = queue.SimpleQueue()
+
+    def listen(self) -> None:
+        """Read orders until the server is gone, and then end at once: whatever is half done is not visible."""
+        for line in self._orders:
+            self.inbox.put(decode_order(line))
+        os._exit(0)
+
+    def report(self, word: Report) -> None:
+        self._reports.write(to_line(word))
+        self._reports.flush()
+
+
+def main() -> int:
+    # Whatever prints, in Python or in Java, must not get between the reports.
+    reports = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the server, which tells us
+    link = Link(sys.stdin.buffer, reports)
+    threading.Thread(target=link.listen, name="orders", daemon=True).start()
+    start = link.inbox.get()
+    assert isinstance(start, Start), "the first order says how to start"
+    start_logging(start.log_level, start.log_format)
+    scratch = Path(start.home, "spark")
+    shutil.rmtree(scratch, ignore_errors=True)
+    began = time.monotonic()
+    try:
+        spark = start_spark(start.pipeline, scratch)
+        publisher = Publisher(spark, start)
+        link.report(Ready(spark.version, round((time.monotonic() - began) * 1000)))
+        while True:
+            _obey(link, publisher, _newest(link.inbox))
+    except Replaced as error:
+        logger.error("pipeline replaced", extra={"reason": error.message})
+        return EXIT_REPLACED
+    except DoLakeError as error:
+        link.report(Failed(f"{error.message}; {error.hint}"))
+        return 1
+
+
+def _newest(inbox: queue.SimpleQueue[Order]) -> Publish:
+    """The last order that waits: it covers those before it."""
+    order = inbox.get()
+    with contextlib.suppress(queue.Empty):
+        while True:
+            order = inbox.get_nowait()
+    assert isinstance(order, Publish)
+    return order
+
+
+def _obey(link: Link, publisher: Publisher, order: Publish) -> None:
+    """Publish up to where the order says, in as many publishes as that takes."""
+    try:
+        while publisher.position < order.to:
+            result = publisher.publish_next(order.to)
+            if isinstance(result, Cut):
+                link.report(Reached(result.end, result.waiting_since_ms))
+                return
+            link.report(result)
+        link.report(Reached(publisher.position))
+    except Replaced:
+        raise
+    except Py4JNetworkError as error:
+        raise SystemExit(f"Spark's Java process is gone: {error}") from error
+    except Exception as error:
+        is_expected = isinstance(error, DoLakeError | OSError | Py4JJavaError)
+        logger.warning("publish failed", exc_info=not is_expected, extra={"reason": _reason(error)})
+        link.report(Failed(_reason(error)))
+        publisher.start_over()
+
+
+def _reason(error: Exception) -> str:
+    """In one line; of an error in one of Spark's workers, what was raised there."""
+    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\t", "  "))]
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|NotFound|Unavailable)\b", line)]
+    return (raised or lines or [type(error).__name__])[-1 if raised else 0][:_REASON_LENGTH_MAX]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

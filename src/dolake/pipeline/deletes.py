@@ -1,0 +1,77 @@
+"""The position deletes of a state table: for each data file one delete file, replaced when more of its rows go.
+
+From publish.py. Promise: a data file never has two delete files of ours, so that readers open one and a compaction
+knows which to take along. Positions last used are kept in memory, up to a bound; the others are read again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dolake.pipeline.files import read_positions, write_deletes
+
+Json = dict[str, Any]
+Positions = NDArray[np.uint32]
+_CACHED_MAX = 8_000_000
+_WRITERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePlan:
+    """What a publish adds and removes; `apply` it when the publish is visible."""
+
+    add: dict[str, Json]
+    remove: list[Json]
+    positions: dict[str, Positions]
+
+
+class DeleteFiles:
+    """The delete files of one table by the data file that they name."""
+
+    def __init__(self, location: str, entries: Mapping[str, Sequence[Json]]) -> None:
+        self._location = location
+        self._entries = {path: list(found) for path, found in entries.items() if found}
+        self._positions: OrderedDict[str, Positions] = OrderedDict()
+        self._cached = 0
+
+    def plan(self, gone: Mapping[str, Positions]) -> DeletePlan:
+        """Write new delete files that have these positions too; several at a time, for most of it is waiting."""
+        merged = {path: np.union1d(self._known(path), positions) for path, positions in gone.items()}
+        with ThreadPoolExecutor(_WRITERS) as threads:
+            written = threads.map(write_deletes, merged, merged.values(), [self._new_file() for _ in merged])
+            add = dict(zip(merged, written, strict=True))
+        return DeletePlan(add, [entry for path in gone for entry in self._entries.get(path, ())], merged)
+
+    def apply(self, plan: DeletePlan) -> None:
+        for path, entry in plan.add.items():
+            self._entries[path] = [entry]
+            self._keep(path, plan.positions[path])
+
+    def of(self, path: str) -> Positions:
+        """The positions that are deleted in this data file."""
+        return self._known(path)
+
+    def _known(self, path: str) -> Positions:
+        if path in self._positions:
+            self._positions.move_to_end(path)
+            return self._positions[path]
+        parts = [read_positions(entry["file-path"]) for entry in self._entries.get(path, ())]
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint32)
+
+    def _keep(self, path: str, positions: Positions) -> None:
+        self._cached += len(positions) - len(self._positions.pop(path, ()))
+        self._positions[path] = positions
+        while self._cached > _CACHED_MAX and len(self._positions) > 1:
+            _, dropped = self._positions.popitem(last=False)
+            self._cached -= len(dropped)
+
+    def _new_file(self) -> str:
+        return f"{self._location}/data/{uuid.uuid4()}-deletes.parquet"

@@ -1,0 +1,161 @@
+"""Parquet files of an Iceberg table, written with Arrow: rows, position deletes, and what a commit says of them.
+
+From tasks.py (rows, in Spark's workers) and deletes.py (position deletes); to iceberg.py, which commits them.
+Promise: a file whose entry is returned is on disk, synced, with Iceberg's field ids and bounds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.schema import Schema
+
+from dolake.storage.local import path_of
+
+Json = dict[str, Any]
+_PATH_ID, _POSITION_ID = 2147483546, 2147483545
+
+
+def _with_id(name: str, type_: pa.DataType, id_: int) -> pa.Field:
+    return pa.field(name, type_, nullable=False, metadata={"PARQUET:field_id": str(id_)})
+
+
+_DELETES = pa.schema([_with_id("file_path", pa.string(), _PATH_ID), _with_id("pos", pa.int64(), _POSITION_ID)])
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An Iceberg schema, and what is derived from it once."""
+
+    arrow: pa.Schema
+    statistics: Any
+    ids: Mapping[str, int]
+
+
+@lru_cache(maxsize=256)
+def shape_of(schema_json: str) -> Shape:
+    schema = Schema.model_validate_json(schema_json)
+    arrow = pa.schema([_small(field) for field in schema_to_pyarrow(schema)])
+    return Shape(arrow, compute_statistics_plan(schema, {}), parquet_path_to_id_mapping(schema))
+
+
+def _small(field: pa.Field) -> pa.Field:
+    """PyIceberg names the types for columns of any size; ours fit the usual ones, which need no copy to get there."""
+    return field.with_type(_small_type(field.type))
+
+
+def _small_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(type_):
+        return pa.string()
+    if pa.types.is_struct(type_):
+        return pa.struct([_small(part) for part in type_])
+    if pa.types.is_large_list(type_) or pa.types.is_list(type_):
+        return pa.list_(_small(type_.value_field))
+    return type_
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How Parquet files are written."""
+
+    compression: str
+    row_group_size: int
+
+
+def write_rows(rows: pa.Table, location: str, shape: Shape, options: WriteOptions) -> Json:
+    """Write a data file; returns its entry for a commit."""
+    metadata = _write(rows, location, options)
+    statistics = data_file_statistics_from_parquet_metadata(metadata, shape.statistics, dict(shape.ids))
+    found = statistics.to_serialized_dict()
+    return {
+        "spec-id": 0,
+        "content": "data",
+        "file-path": location,
+        "file-format": "parquet",
+        "partition": [],
+        "file-size-in-bytes": path_of(location).stat().st_size,
+        "record-count": rows.num_rows,
+        "column-sizes": _pairs(found["column_sizes"]),
+        "value-counts": _pairs(found["value_counts"]),
+        "null-value-counts": _pairs(found["null_value_counts"]),
+        "nan-value-counts": _pairs(found["nan_value_counts"]),
+        "lower-bounds": _hex_pairs(found["lower_bounds"]),
+        "upper-bounds": _hex_pairs(found["upper_bounds"]),
+        "split-offsets": found["split_offsets"],
+        "sort-order-id": 0,
+    }
+
+
+def write_deletes(data_file: str, positions: NDArray[Any], location: str) -> Json:
+    """Write a position delete file that names one data file; `positions` are sorted."""
+    paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([data_file]))
+    table = pa.table([paths.cast(pa.string()), pa.array(positions.astype(np.int64))], schema=_DELETES)
+    _write(table, location, WriteOptions("zstd", max(1, len(positions))))
+    name, (low, high) = data_file.encode(), positions[[0, -1]].astype("<i8")
+    return {
+        "spec-id": 0,
+        "content": "position-deletes",
+        "file-path": location,
+        "file-format": "parquet",
+        "partition": [],
+        "file-size-in-bytes": path_of(location).stat().st_size,
+        "record-count": len(positions),
+        "lower-bounds": _hex_pairs({_PATH_ID: name, _POSITION_ID: low.tobytes()}),
+        "upper-bounds": _hex_pairs({_PATH_ID: name, _POSITION_ID: high.tobytes()}),
+        "referenced-data-file": data_file,
+    }
+
+
+def read_positions(location: str) -> NDArray[np.uint32]:
+    """The positions in a delete file that names one data file."""
+    column = pq.read_table(path_of(location), columns=["pos"], partitioning=None).column("pos")
+    return cast("NDArray[np.uint32]", column.to_numpy().astype(np.uint32))
+
+
+def _write(table: pa.Table, location: str, options: WriteOptions) -> pq.FileMetaData:
+    path = path_of(location)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    collected: list[pq.FileMetaData] = []
+    pq.write_table(
+        table,
+        path,
+        compression=options.compression,
+        row_group_size=options.row_group_size,
+        metadata_collector=collected,
+        store_schema=False,
+        use_dictionary=True,
+    )
+    sync(path)
+    return collected[0]
+
+
+def sync(path: Path) -> None:
+    """Make a file or a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _pairs(values: dict[int, Any]) -> Json:
+    return {"keys": list(values), "values": list(values.values())}
+
+
+def _hex_pairs(values: dict[int, bytes]) -> Json:
+    return {"keys": list(values), "values": [value.hex() for value in values.values()]}

@@ -1,0 +1,240 @@
+"""Iceberg's Java library, as the pipeline uses it: tables by name, their columns, and one publish over many tables.
+
+From publish.py. Everything that is said in Java stands in this file. Promise: `commit` returns when all tables of a
+publish and the published position have moved; it raises Conflict when none has, OutcomeUnknown when nobody can say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from dolake.errors import Conflict, DoLakeError, OutcomeUnknown, Unavailable
+
+Json = dict[str, Any]
+PIPELINE_HEADER = "X-DoLake-Pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable:
+    """A table as it was loaded."""
+
+    name: tuple[str, ...]
+    uuid: str
+    location: str
+    schema: str
+    snapshot_id: int | None
+    java: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a publish does to one table: entries of files as Iceberg's JSON."""
+
+    table: IcebergTable
+    add_rows: Sequence[Json] = ()
+    add_deletes: Sequence[Json] = ()
+    remove_deletes: Sequence[Json] = ()
+    touched: Sequence[str] = ()
+    """The data files that the deletes name: they must still be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCommit:
+    """A table's next snapshot, written but not visible."""
+
+    name: tuple[str, ...]
+    snapshot_id: int
+    manifest_list: str
+    java: Any
+
+
+class Iceberg:
+    """The catalog, seen from Spark's Java process."""
+
+    def __init__(self, spark: SparkSession, uri: str, secret: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm, self._gateway = jvm, cast("Any", spark.sparkContext._gateway)
+        options = {
+            "type": "rest",
+            "uri": uri,
+            f"header.{PIPELINE_HEADER}": secret,
+            "snapshot-loading-mode": "refs",
+            "rest-metrics-reporting-enabled": "false",
+        }
+        # Plain files: Hadoop's own local file system would put a checksum file beside each of ours.
+        hadoop = jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
+        hadoop.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+        hadoop.set("fs.file.impl.disable.cache", "true")
+        self._catalog = jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog("dolake", options, hadoop)
+        self._files = jvm.org.apache.iceberg.ContentFileParser
+        self._mapper = jvm.org.apache.iceberg.util.JsonUtil.mapper()
+
+    # --- tables ------------------------------------------------------------------------------------------------------
+
+    def load(self, name: tuple[str, ...]) -> IcebergTable | None:
+        try:
+            return self._table(name, self._catalog.loadTable(self._identifier(name)))
+        except Py4JJavaError as error:
+            if _class_of(error) in ("NoSuchTableException", "NoSuchNamespaceException"):
+                return None
+            raise _translated(error) from error
+
+    def create(self, name: tuple[str, ...], schema: Json, properties: Mapping[str, str]) -> IcebergTable:
+        """A new table; where it was made meanwhile, what is there."""
+        try:
+            self._create_namespace(name[:-1])
+            java_schema = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
+            builder = self._catalog.buildTable(self._identifier(name), java_schema)
+            return self._table(name, builder.withProperties(dict(properties)).create())
+        except Py4JJavaError as error:
+            if _class_of(error) == "AlreadyExistsException" and (found := self.load(name)):
+                return found
+            raise _translated(error) from error
+
+    def add_columns(self, table: IcebergTable, schema: Json) -> IcebergTable:
+        """Add every column and nested field of this schema that the table lacks."""
+        try:
+            wanted = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
+            table.java.updateSchema().unionByNameWith(wanted).commit()
+            return self.refresh(table)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
+    def refresh(self, table: IcebergTable) -> IcebergTable:
+        try:
+            table.java.refresh()
+            return self._table(table.name, table.java)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
+    def files(self, table: IcebergTable) -> Iterator[tuple[Json, list[Json]]]:
+        """Every live data file with the delete files that apply to it."""
+        if table.snapshot_id is None:
+            return
+        spec = table.java.spec()
+        tasks = table.java.newScan().planFiles()
+        try:
+            for task in _each(tasks.iterator()):
+                deletes = [json.loads(self._files.toJson(each, spec)) for each in task.deletes()]
+                yield json.loads(self._files.toJson(task.file(), spec)), deletes
+        finally:
+            tasks.close()
+
+    # --- publishing --------------------------------------------------------------------------------------------------
+
+    def stage(self, change: TableChange, summary: Mapping[str, str]) -> StagedCommit:
+        """Write the manifests of a table's next snapshot; nothing is visible yet."""
+        java = change.table.java
+        try:
+            transaction = java.newTransaction()
+            if change.add_deletes or change.remove_deletes:
+                update = self._row_delta(transaction, change)
+            else:
+                update = transaction.newAppend()
+                for file in self._content_files(change.add_rows, java.spec()):
+                    update.appendFile(file)
+            for key, value in summary.items():
+                update.set(key, value)
+            update.commit()
+            start, end = transaction.startMetadata(), transaction.currentMetadata()
+            snapshot = end.currentSnapshot()
+            commit = self._jvm.org.apache.iceberg.catalog.TableCommit.create(
+                self._identifier(change.table.name), start, end
+            )
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+        return StagedCommit(change.table.name, snapshot.snapshotId(), snapshot.manifestListLocation(), commit)
+
+    def commit(self, staged: Iterable[StagedCommit]) -> None:
+        """Make all of these visible at once, or none."""
+        commits = self._jvm.java.util.ArrayList()
+        for each in staged:
+            commits.add(each.java)
+        try:
+            self._catalog.commitTransaction(commits)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
+    def _row_delta(self, transaction: Any, change: TableChange) -> Any:
+        """Without the two validations a delete that races a compaction is lost, and rows come back."""
+        spec = change.table.java.spec()
+        update = transaction.newRowDelta()
+        if change.table.snapshot_id is not None:
+            update.validateFromSnapshot(change.table.snapshot_id)
+        update.validateDataFilesExist(list(change.touched)).validateDeletedFiles()
+        for file in self._content_files(change.add_rows, spec):
+            update.addRows(file)
+        for file in self._content_files(change.add_deletes, spec):
+            update.addDeletes(file)
+        for file in self._content_files(change.remove_deletes, spec):
+            update.removeDeletes(file)
+        return update
+
+    def _content_files(self, entries: Sequence[Json], spec: Any) -> Iterator[Any]:
+        """Iceberg's own JSON saves a dozen calls into Java for each file."""
+        if entries:
+            node = self._mapper.readTree(json.dumps(list(entries)))
+            for index in range(len(entries)):
+                yield self._files.fromJson(node.get(index), spec)
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def _table(self, name: tuple[str, ...], java: Any) -> IcebergTable:
+        snapshot = java.currentSnapshot()
+        return IcebergTable(
+            name=name,
+            uuid=java.uuid().toString(),
+            location=java.location(),
+            schema=self._jvm.org.apache.iceberg.SchemaParser.toJson(java.schema()),
+            snapshot_id=None if snapshot is None else snapshot.snapshotId(),
+            java=java,
+        )
+
+    def _create_namespace(self, parts: tuple[str, ...]) -> None:
+        for depth in range(1, len(parts) + 1):
+            namespace = self._jvm.org.apache.iceberg.catalog.Namespace.of(self._strings(parts[:depth]))
+            try:
+                self._catalog.createNamespace(namespace, {})
+            except Py4JJavaError as error:
+                if _class_of(error) != "AlreadyExistsException":
+                    raise
+
+    def _identifier(self, name: tuple[str, ...]) -> Any:
+        return self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(self._strings(name))
+
+    def _strings(self, parts: Sequence[str]) -> Any:
+        array = self._gateway.new_array(self._jvm.java.lang.String, len(parts))
+        for index, part in enumerate(parts):
+            array[index] = part
+        return array
+
+
+def _each(iterator: Any) -> Iterator[Any]:
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def _class_of(error: Py4JJavaError) -> str:
+    name: str = error.java_exception.getClass().getSimpleName()
+    return name
+
+
+def _translated(error: Py4JJavaError) -> DoLakeError:
+    """What Java threw, by what the pipeline can do about it."""
+    kind, message = _class_of(error), str(error.java_exception.getMessage()).partition("\n")[0]
+    if kind in (
+        "CommitStateUnknownException",
+        "ServiceFailureException",
+        "ServiceUnavailableException",
+        "RESTException",
+    ):
+        return OutcomeUnknown(f"{kind}: {message}", hint="read the published row, then decide")
+    if kind in ("CommitFailedException", "ValidationException", "AlreadyExistsException", "NoSuchTableException"):
+        return Conflict(f"{kind}: {message}", hint="load the tables again, then retry")
+    return Unavailable(f"{kind}: {message}", hint="look at the warehouse and the catalog, then try again")

@@ -1,0 +1,234 @@
+"""One publish, from a cut of the journal to a snapshot in every table that it touches.
+
+From __main__.py, order by order. Promise: the position moves with the data, or neither does; a publish that lost its
+answer is looked up before anything else happens; a conflict is done again on the new head; files of a publish that
+certainly failed are removed, those of an unknown one never.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pyspark.sql import SparkSession
+
+from dolake.crashpoints import reach
+from dolake.errors import Conflict, OutcomeUnknown, Unavailable
+from dolake.journal.reader import JournalReader, Place
+from dolake.keyindex.format import ROW_SIZE
+from dolake.pipeline.cut import Cut, Limits, next_cut
+from dolake.pipeline.files import WriteOptions, sync
+from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange
+from dolake.pipeline.link import Published, Start, TableReport
+from dolake.pipeline.sourcetables import SourceTables
+from dolake.pipeline.staging import StagedTable, Staging, Steps, run_jobs
+from dolake.positions import Position
+from dolake.storage.local import path_of
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+_TRIES_MAX = 3
+_SYNCERS = 16
+_STAGERS = 4
+_LOOKS_MAX = 20
+_LOOK_WAIT_S = 0.5
+_ASK_TIME_MAX_S = 10.0
+
+
+class Replaced(Conflict):
+    """Another pipeline has taken over; this one must end."""
+
+    code = "pipeline_replaced"
+
+
+class Publisher:
+    """Publishes the journal, cut by cut."""
+
+    def __init__(self, spark: SparkSession, start: Start) -> None:
+        context, lake = spark.sparkContext, start.lake
+        self._start = start
+        self._iceberg = Iceberg(spark, start.catalog_uri, start.secret)
+        self._tables = SourceTables(
+            self._iceberg,
+            Path(start.home, "keyindex"),
+            lambda do, jobs: run_jobs(context, do, jobs),
+            has_source_in_key=lake.key_scope == "source",
+        )
+        options = WriteOptions(lake.parquet_compression, lake.parquet_row_group_size)
+        self._staging = Staging(context, self._tables, start.journal, options)
+        self._limits = Limits(
+            start.pipeline.batch_events_max,
+            start.pipeline.batch_bytes_max,
+            lake.transaction_wait_max_ms,
+            lake.transaction_bytes_max,
+        )
+        self._parallel = context.defaultParallelism
+        self._reader = JournalReader(Path(start.journal))
+        self._place: Place | None = None
+        self.position = start.published
+
+    def publish_next(self, to: Position) -> Published | Cut:
+        """Publish the next cut before `to`; the cut itself when there is nothing in it that may be published yet."""
+        started, steps = time.monotonic(), Steps()
+        with steps.timed("cut"):
+            cut = next_cut(
+                self._reader,
+                self.position,
+                to,
+                self._limits,
+                place=self._place,
+                parallel=self._parallel,
+                now_ms=time.time_ns() // 1_000_000,
+            )
+        if not cut.slices:
+            return cut
+        tables = self._publish(cut, steps)
+        self.position, self._place = cut.end, cut.next_place
+        took_ms = round((time.monotonic() - started) * 1000)
+        return Published(cut.end, tables, took_ms, steps.times_ms, _memory_bytes())
+
+    def start_over(self) -> None:
+        """After a failure: nothing that is remembered of the tables is certain."""
+        self._tables.forget()
+
+    def _publish(self, cut: Cut, steps: Steps) -> list[TableReport]:
+        for _ in range(_TRIES_MAX):
+            staged = self._staging.stage(cut, steps)
+            try:
+                self._commit(cut, staged, steps)
+                return [_report(part) for part in staged]
+            except OutcomeUnknown:
+                self._tables.forget()
+                if self._has_happened(cut):
+                    return [_report(part) for part in staged]
+                logger.warning("publish lost", extra={"position": cut.start})
+            except Conflict as error:
+                self._tables.forget()
+                if self._has_happened(cut):  # by an earlier try of ours, whose answer we never got
+                    return [_report(part) for part in staged]
+                logger.warning("publish conflicted", extra={"position": cut.start, "reason": error.message})
+                _remove(file["file-path"] for part in staged for file in part.files)
+        raise Unavailable(f"position {cut.start} could not be published", hint="look at the log; it is tried again")
+
+    def _commit(self, cut: Cut, staged: list[StagedTable], steps: Steps) -> None:
+        summary = {
+            "dolake.published-from": str(cut.start),
+            "dolake.published-to": str(cut.end),
+            "dolake.generation": str(self._start.generation),
+        }
+        with steps.timed("manifests"):
+            changes = [change for part in staged for change in _changes(part)]
+            with ThreadPoolExecutor(_STAGERS) as threads:
+                commits = list(threads.map(lambda change: self._iceberg.stage(change, summary), changes))
+            _sync_manifests(commits)
+        with steps.timed("index"):
+            self._stage_indexes(staged, commits)
+        reach("before_publish")
+        with steps.timed("commit"):
+            self._iceberg.commit(commits)
+        reach("published")
+        with steps.timed("index"):
+            for part in staged:
+                if part.has_state:
+                    part.source.index.promote()
+                    part.source.index.merge()
+        with steps.timed("refresh"):
+            for part in staged:
+                part.source.deletes.apply(part.deletes)
+                part.source.changes = self._iceberg.refresh(part.source.changes)
+                if part.has_state:
+                    part.source.state = self._iceberg.refresh(part.source.state)
+
+    def _stage_indexes(self, staged: list[StagedTable], commits: list[StagedCommit]) -> None:
+        snapshots = {commit.name: commit.snapshot_id for commit in commits}
+        for part in staged:
+            if part.has_state:
+                part.source.index.stage(part.index_changes, snapshots[part.source.state.name])
+
+    def _has_happened(self, cut: Cut) -> bool:
+        """Whether the lake is at this cut's end. Asks until somebody answers; Replaced when it is not ours any more."""
+        for _ in range(_LOOKS_MAX):
+            try:
+                row = self._published()
+            except OSError:
+                time.sleep(_LOOK_WAIT_S)
+                continue
+            if row["generation"] != self._start.generation:
+                raise Replaced(f"generation {self._start.generation} was replaced by {row['generation']}")
+            return bool(row["position"] >= cut.end)
+        raise Unavailable("the catalog does not answer", hint="is the server running?")
+
+    def _published(self) -> Json:
+        with urllib.request.urlopen(f"{self._start.catalog_uri}/v1/published", timeout=_ASK_TIME_MAX_S) as answer:  # noqa: S310 - our own server
+            row: Json = json.load(answer)
+            return row
+
+
+def _changes(part: StagedTable) -> list[TableChange]:
+    """The commits of a source table: its changes always, its state where that changes."""
+    changes = [TableChange(part.source.changes, add_rows=part.changes_files)]
+    if part.has_state:
+        deletes = part.deletes
+        changes.append(
+            TableChange(
+                part.source.state,
+                add_rows=part.state_files,
+                add_deletes=list(deletes.add.values()),
+                remove_deletes=deletes.remove,
+                touched=list(deletes.add),
+            )
+        )
+    return changes
+
+
+def _sync_manifests(commits: Iterable[StagedCommit]) -> None:
+    """Iceberg's library does not sync what it writes, and the journal may forget these changes after the publish.
+
+    All at the same time, so that the file system's own journal is written once for many and not once for each.
+    """
+    files: list[Path] = []
+    for commit in commits:
+        path = path_of(commit.manifest_list)
+        mark = path.stem.rpartition("-1-")[2]  # the library gives all files of a commit one uuid
+        files += (*path.parent.glob(f"*{mark}*.avro"), path.parent, path.parent.parent / "data")
+    with ThreadPoolExecutor(_SYNCERS) as threads:
+        list(threads.map(sync, files))
+
+
+def _remove(locations: Iterable[str]) -> None:
+    for location in locations:
+        with contextlib.suppress(OSError):
+            path_of(location).unlink()
+
+
+def _report(part: StagedTable) -> TableReport:
+    index = part.source.index
+    return TableReport(
+        table=part.source.name,
+        changes=sum(file["record-count"] for file in part.changes_files),
+        rows_written=sum(file["record-count"] for file in part.state_files),
+        rows_deleted=len(part.index_changes.deletes.hi),
+        files_written=len(part.files),
+        bytes_written=sum(file["file-size-in-bytes"] for file in part.files),
+        index_rows=index.row_count,
+        index_bytes=sum(run.rows for run in index.view.manifest.runs) * ROW_SIZE,
+    )
+
+
+def _memory_bytes() -> int:
+    """Of this process and all below it: Java and the Python workers."""
+    process = psutil.Process()
+    total = process.memory_info().rss
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            total += child.memory_info().rss
+    return total

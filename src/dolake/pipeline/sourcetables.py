@@ -1,0 +1,111 @@
+"""The tables of all sources, as the pipeline knows them: both Iceberg tables, the key index and the delete files.
+
+From publish.py. Promise: a table is made on first sight and grows new columns by itself; its key index belongs to the
+snapshot that the table has, and is rebuilt by Spark from the table's keys where it does not.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dolake.keyindex import Block, KeyIndex, StaleIndex, rebuild
+from dolake.pipeline.deletes import DeleteFiles
+from dolake.pipeline.iceberg import Iceberg, IcebergTable
+from dolake.pipeline.tasks import KeysJob, TablePlan, read_keys
+from dolake.tables import layout
+from dolake.tables.schema import Columns, Seen, grow, with_additions
+
+logger = logging.getLogger(__name__)
+
+Run = Callable[[Callable[[Any], Any], list[Any]], Iterator[Any]]
+"""Runs a function on each job in Spark's workers, and yields the results in order."""
+
+
+@dataclass(slots=True)
+class SourceTable:
+    """One source table."""
+
+    name: str
+    state: IcebergTable
+    changes: IcebergTable
+    columns: Columns
+    index: KeyIndex
+    deletes: DeleteFiles
+
+    @property
+    def plan(self) -> TablePlan:
+        return TablePlan(
+            self.columns, self.state.schema, self.state.location, self.changes.schema, self.changes.location
+        )
+
+
+class SourceTables:
+    """All of them, loaded when they are first needed."""
+
+    def __init__(self, iceberg: Iceberg, folder: Path, run: Run, *, has_source_in_key: bool) -> None:
+        self._iceberg, self._folder, self._run = iceberg, folder, run
+        self.has_source_in_key = has_source_in_key
+        self._known: dict[str, SourceTable] = {}
+
+    def find(self, name: str) -> SourceTable | None:
+        """The table, loaded if the catalog has it."""
+        if name not in self._known:
+            state_name, changes_name = layout.table_names(name)
+            state, changes = self._iceberg.load(state_name), self._iceberg.load(changes_name)
+            if state is None or changes is None:
+                return None
+            self._known[name] = self._open(name, state, changes)
+        return self._known[name]
+
+    def grow(self, name: str, seen: Seen) -> SourceTable:
+        """Make the table if there is none, and give it the columns that were seen."""
+        found = self.find(name)
+        columns = found.columns if found else ()
+        columns = with_additions(columns, grow(columns, seen))
+        wanted_state = layout.state_schema(columns, has_source=self.has_source_in_key)
+        wanted_changes = layout.changes_schema(columns)
+        if found is None:
+            return self._create(name, wanted_state, wanted_changes)
+        found.state = self._iceberg.add_columns(found.state, wanted_state)
+        found.changes = self._iceberg.add_columns(found.changes, wanted_changes)
+        found.columns = layout.columns_of(json.loads(found.state.schema))
+        logger.info("columns added", extra={"table": name, "columns": len(found.columns)})
+        return found
+
+    def forget(self) -> None:
+        """Load everything again: somebody else may have changed the tables."""
+        self._known.clear()
+
+    def _create(self, name: str, state_schema: layout.Json, changes_schema: layout.Json) -> SourceTable:
+        state_name, changes_name = layout.table_names(name)
+        properties = layout.properties(name)
+        changes = self._iceberg.load(changes_name) or self._iceberg.create(changes_name, changes_schema, properties)
+        state = self._iceberg.load(state_name) or self._iceberg.create(state_name, state_schema, properties)
+        logger.info("table created", extra={"table": name})
+        # One of the two may be of a run that died in between, with fewer columns.
+        changes = self._iceberg.add_columns(changes, changes_schema)
+        state = self._iceberg.add_columns(state, state_schema)
+        self._known[name] = self._open(name, state, changes)
+        return self._known[name]
+
+    def _open(self, name: str, state: IcebergTable, changes: IcebergTable) -> SourceTable:
+        columns = layout.columns_of(json.loads(state.schema))
+        files = {data["file-path"]: deletes for data, deletes in self._iceberg.files(state)}
+        deletes = DeleteFiles(state.location, files)
+        folder = self._folder / state.uuid
+        try:
+            index = KeyIndex.open(folder, state.snapshot_id, is_verified=False)
+        except StaleIndex as error:
+            logger.warning("key index rebuild started", extra={"table": name, "reason": str(error)})
+            index = rebuild(folder, state.snapshot_id, self._read_keys(list(files), deletes))
+            logger.info("key index rebuilt", extra={"table": name, "rows": index.row_count})
+        return SourceTable(name, state, changes, columns, index, deletes)
+
+    def _read_keys(self, paths: list[str], deletes: DeleteFiles) -> Iterator[Block]:
+        jobs = [KeysJob(path, deletes.of(path), self.has_source_in_key) for path in paths]
+        yield from self._run(read_keys, jobs)

@@ -1,0 +1,176 @@
+"""Write all files of a publish: changes, rows of the state, position deletes. Nothing of it is visible yet.
+
+From publish.py, with a cut of the journal; to Spark's workers (tasks.py), in one job where the cut is small and two
+where it has slices. Promise: what `stage` returns is complete and synced, and says what the key index becomes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pyspark import SparkContext
+
+from dolake.crashpoints import reach
+from dolake.errors import Damaged
+from dolake.keyindex import Block, Changes
+from dolake.pipeline import fold
+from dolake.pipeline.cut import Cut
+from dolake.pipeline.deletes import DeletePlan
+from dolake.pipeline.files import WriteOptions
+from dolake.pipeline.sourcetables import SourceTable, SourceTables
+from dolake.pipeline.tasks import SliceJob, Staged, StateJob, Wanting, write_slice, write_state
+from dolake.tables.schema import Seen
+
+Json = dict[str, Any]
+Answer = dict[str, Staged | Wanting]
+_GROWS_MAX = 5
+
+
+@dataclass(slots=True)
+class Steps:
+    """How long the steps of a publish took."""
+
+    times_ms: dict[str, int] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.times_ms[step] = self.times_ms.get(step, 0) + round((time.monotonic() - started) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTable:
+    """What a publish does to one source table: its files, and what becomes of the key index."""
+
+    source: SourceTable
+    changes_files: list[Json]
+    state_files: list[Json]
+    deletes: DeletePlan
+    index_changes: Changes
+
+    @property
+    def files(self) -> list[Json]:
+        return [*self.changes_files, *self.state_files, *self.deletes.add.values()]
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the state changes at all: deleting a key that is not there leaves it as it is."""
+        return bool(self.state_files or self.deletes.add)
+
+
+class Staging:
+    """Writes the files of one cut after the other."""
+
+    def __init__(self, spark: SparkContext, tables: SourceTables, journal: str, options: WriteOptions) -> None:
+        self._spark, self._tables, self._journal, self._options = spark, tables, journal, options
+
+    def stage(self, cut: Cut, steps: Steps) -> list[StagedTable]:
+        reach("before_staging")
+        answers = self._write_slices(cut, steps)
+        names = sorted({name for answer in answers for name in answer})
+        staged = [self._stage_table(name, [answer.get(name) for answer in answers], steps) for name in names]
+        reach("staged")
+        return staged
+
+    def _write_slices(self, cut: Cut, steps: Steps) -> list[dict[str, Staged]]:
+        """Ask the workers, give the tables the columns that they lack, and ask again for those tables."""
+        done: list[dict[str, Staged]] = [{} for _ in cut.slices]
+        asked: dict[int, frozenset[str] | None] = dict.fromkeys(range(len(cut.slices)))
+        for _ in range(_GROWS_MAX):
+            with steps.timed("write"):
+                answers = dict(zip(asked, self._ask(cut, asked), strict=True))
+            for number, answer in answers.items():
+                done[number] |= {name: part for name, part in answer.items() if isinstance(part, Staged)}
+            asked = {number: lacking for number, answer in answers.items() if (lacking := _lacking(answer))}
+            if not asked:
+                return done
+            with steps.timed("grow"):
+                self._grow(answers.values())
+        raise Damaged("the tables do not take the columns that the changes have", hint="look at the table's schema")
+
+    def _ask(self, cut: Cut, asked: dict[int, frozenset[str] | None]) -> list[Answer]:
+        plans = {name: found.plan for name in cut.tables if (found := self._tables.find(name))}
+        jobs = [
+            SliceJob(
+                journal=self._journal,
+                part=cut.slices[number],
+                plans=plans,
+                options=self._options,
+                has_source_in_key=self._tables.has_source_in_key,
+                is_whole=len(cut.slices) == 1,
+                only=only,
+            )
+            for number, only in asked.items()
+        ]
+        return list(run_jobs(self._spark, write_slice, jobs))
+
+    def _grow(self, answers: Iterable[Answer]) -> None:
+        seen: dict[str, Seen] = {}
+        for answer in answers:
+            for name, part in answer.items():
+                if isinstance(part, Wanting):
+                    seen.setdefault(name, Seen()).merge(part.seen)
+        for name, each in seen.items():
+            self._tables.grow(name, each)
+
+    def _stage_table(self, name: str, slices: list[Staged | None], steps: Steps) -> StagedTable:
+        source = self._tables.find(name)
+        assert source is not None, "the workers had a plan for it"
+        found = [part for part in slices if part is not None]
+        joined = fold.fold(fold.join([part.outcomes for part in found]))
+        rows = [fold.rows_of_part(joined, number) for number in range(len(found))]
+        with steps.timed("state"):
+            state_files = self._state_files(source, found, rows, is_whole=len(slices) == 1)
+        with steps.timed("index"):
+            old = source.index.positions_by_path(source.index.look_up(joined.hashes))
+        with steps.timed("deletes"):
+            deletes = source.deletes.plan(old)
+        blocks = [
+            Block(file["file-path"], part.hashes, np.arange(len(part)))
+            for file, part in zip(state_files, rows, strict=True)
+            if file
+        ]
+        return StagedTable(
+            source,
+            [part.changes_file for part in found],
+            [file for file in state_files if file],
+            deletes,
+            Changes(blocks, fold.gone(joined)),
+        )
+
+    def _state_files(
+        self, source: SourceTable, slices: list[Staged], rows: list[fold.Outcomes], *, is_whole: bool
+    ) -> list[Json | None]:
+        """Each slice's rows of the state as a file of its own; none for a slice of which no row is left."""
+        if is_whole:
+            return [slices[0].state_file]
+        numbers = [number for number, part in enumerate(rows) if len(part)]
+        jobs = [
+            StateJob(source.plan, slices[number].changes_file["file-path"], rows[number].rows, self._options)
+            for number in numbers
+        ]
+        files: list[Json | None] = [None] * len(rows)
+        for number, file in zip(numbers, run_jobs(self._spark, write_state, jobs), strict=True):
+            files[number] = file
+        return files
+
+
+def run_jobs(spark: SparkContext, do: Callable[[Any], Any], jobs: list[Any]) -> Iterator[Any]:
+    """Do each job in one of Spark's workers, as many at a time as it has cores; yields the results in order."""
+    return (
+        spark.parallelize(jobs, len(jobs)).map(do).toLocalIterator()
+        if len(jobs) > 64
+        else iter(spark.parallelize(jobs, max(1, len(jobs))).map(do).collect())
+    )
+
+
+def _lacking(answer: Answer) -> frozenset[str]:
+    return frozenset(name for name, part in answer.items() if isinstance(part, Wanting))

@@ -1,0 +1,266 @@
+"""What Spark's workers do: turn a slice of the journal into data files, and folded changes into rows of the state.
+
+From publish.py, which sends jobs and collects results through Spark; runs in Python workers beside the Java process.
+Promise: a result names files that are written and synced, or the columns that are missing, and then nothing is written.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import UNSET, Raw
+from numpy.typing import NDArray
+
+from dolake.keyindex.datafiles import Block
+from dolake.keyindex.hashes import Hashes, hash_keys, no_hashes
+from dolake.pipeline.cut import Slice, metadata_of
+from dolake.pipeline.files import Shape, WriteOptions, shape_of, write_rows
+from dolake.pipeline.fold import GONE, Outcomes, fold, outcomes
+from dolake.pipeline.gather import Gathered, gather
+from dolake.pipeline.rows import Rows, read_rows
+from dolake.storage.local import path_of
+from dolake.tables.layout import BEFORE, KEY, RESCUED, SOURCE
+from dolake.tables.schema import Columns, Seen
+from dolake.wire.messages import EventMetadata, RawEvent
+
+Json = dict[str, Any]
+_NO_IMAGE = b"null"
+_FIRST_LOOK_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What a task must know of a source table: its columns, and where its two Iceberg tables are."""
+
+    columns: Columns
+    state_schema: str
+    state_location: str
+    changes_schema: str
+    changes_location: str
+
+
+@dataclass(frozen=True, slots=True)
+class SliceJob:
+    """Write the changes of a slice; where the slice is the whole publish, the state's rows too."""
+
+    journal: str
+    part: Slice
+    plans: dict[str, TablePlan]
+    options: WriteOptions
+    has_source_in_key: bool
+    is_whole: bool
+    only: frozenset[str] | None = None
+    """Where a first try asked for columns: the tables that did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a slice became for one table; `outcomes` are folded, with rows of the changes file."""
+
+    outcomes: Outcomes
+    changes_file: Json
+    state_file: Json | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanting:
+    """The table lacks columns that this slice brings."""
+
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class StateJob:
+    """Write these rows of a changes file as rows of the state."""
+
+    plan: TablePlan
+    changes_file: str
+    rows: NDArray[np.int64]
+    options: WriteOptions
+
+
+def write_slice(job: SliceJob) -> dict[str, Staged | Wanting]:
+    """Each table's changes of this slice as one data file."""
+    gathered = gather(Path(job.journal), job.part, job.only)
+    return {table: _write_table(job, table, changes) for table, changes in gathered.items()}
+
+
+def write_state(job: StateJob) -> Json:
+    """The state's rows, taken from the changes file that an earlier job wrote."""
+    shape = shape_of(job.plan.state_schema)
+    names = shape.arrow.names
+    changes = pq.read_table(path_of(job.changes_file), columns=names, partitioning=None)
+    return _write_state(changes, job.rows, job.plan, job.options)
+
+
+def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanting:
+    plan = job.plans.get(table)
+    images = [_image_of(event) for event in changes.events]
+    olds = [index for index, event in enumerate(changes.events) if _has_before(event)]
+    if plan is None:
+        return Wanting(_first_look(images))
+    rows = read_rows([*images, *(bytes(cast("Raw", changes.events[index].before)) for index in olds)], plan.columns)
+    if rows.columns is None:
+        return Wanting(rows.unknown)
+    metadata = [metadata_of(event) for event in changes.events]
+    folded = fold(_outcomes(changes, metadata, has_source_in_key=job.has_source_in_key))
+    shape = shape_of(plan.changes_schema)
+    rescued = _rescued(rows, images)
+    written = _changes_table(changes, metadata, rows.columns, rescued, olds, shape)
+    changes_file = write_rows(written, _new_file(plan.changes_location, job.part), shape, job.options)
+    kept = folded.rows[folded.rows != GONE]
+    state_file = _write_state(written, kept, plan, job.options) if job.is_whole and len(kept) else None
+    return Staged(folded, changes_file, state_file)
+
+
+def _first_look(images: list[bytes]) -> Seen:
+    """What columns a new table needs. Unknown columns are read slowly, so a large batch is only sampled."""
+    step = -(-len(images) // _FIRST_LOOK_ROWS)
+    return read_rows(images[::step], ()).unknown
+
+
+def _image_of(event: RawEvent) -> bytes:
+    """The row that the change shows: as it is now, or for a DELETE as it was."""
+    image = event.before if event.operation == "DELETE" else event.after
+    return _NO_IMAGE if image is UNSET else bytes(image)
+
+
+def _rescued(rows: Rows, images: list[bytes]) -> pa.Array:
+    """What did not fit, for each change: values of the row itself, and of the row before it under `_before`."""
+    count = len(images)
+    own = rows.rescued.slice(0, count)
+    if own.null_count == count and not rows.unreadable:
+        return own
+    texts = own.to_pylist()
+    for row in rows.unreadable:
+        if row < count:
+            texts[row] = images[row].decode(errors="replace")
+    return pa.array(texts, pa.string())
+
+
+def _has_before(event: RawEvent) -> bool:
+    return event.operation == "UPDATE" and event.before is not UNSET and bytes(event.before) != _NO_IMAGE
+
+
+def _outcomes(changes: Gathered, metadata: list[EventMetadata | None], *, has_source_in_key: bool) -> Outcomes:
+    sources = _sources(changes) if has_source_in_key else None
+    keys = _hashes([event.row_id for event in changes.events], sources)
+    is_delete = np.array([event.operation == "DELETE" for event in changes.events], np.bool_)
+    moved = [
+        (index, each.previous_row_id)
+        for index, each in enumerate(metadata)
+        if each is not None and each.previous_row_id is not None and changes.events[index].operation == "UPDATE"
+    ]
+    previous = _hashes([id_ for _, id_ in moved], sources and [sources[index] for index, _ in moved])
+    return outcomes(keys, is_delete, previous, np.array([index for index, _ in moved], np.int64))
+
+
+def _sources(changes: Gathered) -> list[str]:
+    return [str(changes.records[index].stream) for index in changes.record_of]
+
+
+def _hashes(row_ids: list[str], sources: list[str] | None) -> Hashes:
+    if not row_ids:
+        return no_hashes()
+    if sources is None:
+        return hash_keys([row_id.encode() for row_id in row_ids])
+    return hash_keys([f"{source}\0{row_id}".encode() for source, row_id in zip(sources, row_ids, strict=True)])
+
+
+def _changes_table(
+    changes: Gathered,
+    metadata: list[EventMetadata | None],
+    columns: pa.RecordBatch,
+    rescued: pa.Array,
+    olds: list[int],
+    shape: Shape,
+) -> pa.Table:
+    """The rows of the changes table, in the order of its schema."""
+    events, count = changes.events, len(changes.events)
+    record_of = changes.record_of
+    commit_ms = np.array([record.commit_timestamp_ms for record in changes.records], np.int64)[record_of]
+    sources = pa.DictionaryArray.from_arrays(
+        pa.array(record_of.astype(np.int32)), pa.array([str(record.stream) for record in changes.records])
+    )
+    own: dict[str, Any] = {
+        KEY: [event.row_id for event in events],
+        "_operation": [event.operation for event in events],
+        "_sequence": [event.sequence for event in events],
+        SOURCE: sources.cast(pa.string()),
+        "_timestamp": _moments(np.array([event.timestamp for event in events], np.int64)),
+        "_commit_timestamp": _moments(commit_ms),
+        "_position": changes.positions,
+        "_transaction": [_transaction_of(each) for each in metadata],
+        RESCUED: rescued,
+    }
+    arrays = []
+    for field in shape.arrow:
+        if field.name == BEFORE:
+            arrays.append(_before(columns, events, olds, field.type))
+        elif field.name in own:
+            arrays.append(
+                pa.array(own[field.name], field.type) if isinstance(own[field.name], list) else own[field.name]
+            )
+        else:
+            arrays.append(columns.column(field.name).slice(0, count))
+    return pa.table(arrays, schema=shape.arrow)
+
+
+def _moments(time_ms: NDArray[np.int64]) -> pa.Array:
+    return pa.array(time_ms * 1000, pa.timestamp("us", tz="UTC"))
+
+
+def _transaction_of(metadata: EventMetadata | None) -> str | None:
+    return None if metadata is None or metadata.transaction_id is None else str(metadata.transaction_id)
+
+
+def _before(columns: pa.RecordBatch, events: list[RawEvent], olds: list[int], type_: pa.StructType) -> pa.Array:
+    """The row before each change: read behind all others for an UPDATE, the row itself for a DELETE, else none."""
+    count = len(events)
+    index = np.full(count, -1, np.int64)
+    index[olds] = np.arange(count, count + len(olds))
+    for at, event in enumerate(events):
+        if event.operation == "DELETE" and event.before is not UNSET and bytes(event.before) != _NO_IMAGE:
+            index[at] = at
+    names = [field.name for field in type_]
+    whole = pa.StructArray.from_arrays([columns.column(name) for name in names], fields=list(type_))
+    return whole.take(pa.array(index, mask=index < 0))
+
+
+def _write_state(changes: pa.Table, rows: NDArray[np.int64], plan: TablePlan, options: WriteOptions) -> Json:
+    shape = shape_of(plan.state_schema)
+    chosen = changes.select(shape.arrow.names)
+    if len(rows) < changes.num_rows:
+        chosen = chosen.take(pa.array(rows))
+    return write_rows(pa.table(chosen.columns, schema=shape.arrow), _new_file(plan.state_location), shape, options)
+
+
+def _new_file(location: str, part: Slice | None = None) -> str:
+    stretch = f"{part.start}-{part.end}-" if part else ""
+    return f"{location}/data/{stretch}{uuid.uuid4()}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class KeysJob:
+    """Read the keys of a data file of the state, but for these rows."""
+
+    path: str
+    deleted: NDArray[np.uint32]
+    has_source_in_key: bool
+
+
+def read_keys(job: KeysJob) -> Block:
+    """The live rows of a data file, for an index that is made anew."""
+    names = [KEY, SOURCE] if job.has_source_in_key else [KEY]
+    columns = pq.read_table(path_of(job.path), columns=names, partitioning=None)
+    kept = np.ones(columns.num_rows, np.bool_)
+    kept[job.deleted] = False
+    live = columns.filter(pa.array(kept))
+    sources = live.column(SOURCE).to_pylist() if job.has_source_in_key else None
+    return Block(job.path, _hashes(live.column(KEY).to_pylist(), sources), np.flatnonzero(kept))

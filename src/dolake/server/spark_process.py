@@ -1,0 +1,312 @@
+"""The pipeline as the server sees it: a child process with Spark, started, told when to publish, watched, restarted.
+
+From lifecycle.py, which runs `supervise`; to receiver/progress.py, which learns what was published. Promise: the
+server takes changes whatever the child does; a child that dies is replaced after a wait that grows; each child has a
+generation of its own, so that an old one cannot publish beside it; one that is idle for long is stopped until there is
+work again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+from dolake.catalog.catalog import Catalog
+from dolake.pipeline.link import (
+    Failed,
+    Publish,
+    Published,
+    Reached,
+    Ready,
+    Report,
+    Start,
+    TableReport,
+    decode_report,
+    to_line,
+)
+from dolake.positions import Position
+from dolake.receiver.progress import Progress
+from dolake.server.flushing import Pace, publish_due_ms
+from dolake.server.home import Home
+from dolake.settings import SettingsStore
+
+logger = logging.getLogger(__name__)
+
+PipelineState = Literal["off", "starting", "ready", "publishing", "sleeping", "waiting"]
+PIPELINE_STATES: tuple[PipelineState, ...] = get_args(PipelineState)
+_LINE_MAX_BYTES = 64 * 1024 * 1024
+_END_WAIT_S = 10.0
+_LOOK_AT_LEAST_S = 5.0
+
+
+class PipelineStats:
+    """Figures for /status and /metrics."""
+
+    def __init__(self) -> None:
+        self.state: PipelineState = "off"
+        self.generation = 0
+        self.start_count = 0
+        self.spark_version = ""
+        self.spark_start_ms = 0
+        self.memory_bytes = 0
+        self.last: Published | None = None
+        self.publish_seconds = 0.0
+        self.rows_written = 0
+        self.files_written = 0
+        self.bytes_written = 0
+        self.tables: dict[str, TableReport] = {}
+
+    def as_json(self) -> dict[str, Any]:
+        """The pipeline's part of /status."""
+        last = self.last
+        return {
+            "state": self.state,
+            "generation": self.generation,
+            "starts": self.start_count,
+            "sparkVersion": self.spark_version,
+            "sparkStartMs": self.spark_start_ms,
+            "memoryBytes": self.memory_bytes,
+            "rowsWritten": self.rows_written,
+            "filesWritten": self.files_written,
+            "bytesWritten": self.bytes_written,
+            "lastPublish": last and {"position": last.position, "tookMs": last.took_ms, "stepsMs": last.steps_ms},
+        }
+
+    def note(self, publish: Published) -> None:
+        self.last, self.memory_bytes = publish, publish.memory_bytes
+        self.publish_seconds += publish.took_ms / 1000
+        for table in publish.tables:
+            self.rows_written += table.rows_written
+            self.files_written += table.files_written
+            self.bytes_written += table.bytes_written
+            self.tables[table.table] = table
+
+
+class SparkProcess:
+    """See the module."""
+
+    def __init__(
+        self,
+        home: Home,
+        settings: SettingsStore,
+        progress: Progress,
+        catalog: Catalog,
+        url: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._home, self._settings, self._progress, self._catalog = home, settings, progress, catalog
+        self._uri = url + settings.current.server.base_path
+        self._clock_ms = clock_ms
+        self.stats = PipelineStats()
+        self._pace = Pace()
+        self._wake = asyncio.Event()
+        self._reports: deque[Report] = deque()
+        self._is_stopping = False
+        self._reset()
+        progress.on_change(self._wake.set)
+
+    def _reset(self) -> None:
+        """What is true of no child yet."""
+        self._is_ready = self._is_busy = False
+        self._started_ms = self._clock_ms()
+        self._reports.clear()
+        self._retry_ms = 0
+        self._retry_delay_ms = self._settings.current.pipeline.retry_delay_ms
+        self._held: Reached | None = None
+        self._held_at: Position = 0
+
+    async def supervise(self) -> None:
+        """Keep a child at work until `stop`."""
+        delay_ms = self._settings.current.pipeline.retry_delay_ms
+        while not self._is_stopping:
+            published_before = self._progress.flush_count
+            await self._run_child()
+            if self._is_stopping or self.stats.state == "sleeping":
+                await self._sleep_until_work()
+                continue
+            if self._progress.flush_count > published_before:
+                delay_ms = self._settings.current.pipeline.retry_delay_ms
+            self.stats.state = "waiting"
+            logger.warning("pipeline restarting", extra={"after_ms": delay_ms})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_ms / 1000):
+                    await self._stopped()
+            delay_ms = min(2 * delay_ms, self._settings.current.pipeline.retry_delay_max_ms)
+        self.stats.state = "off"
+
+    async def stop(self, wait_ms: int) -> None:
+        """Publish what is durable if that is possible soon, then let the child go."""
+        if self._is_ready and self._progress.tail.change_count:
+            self._progress.request_flush()
+            with contextlib.suppress(TimeoutError, Exception):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._progress.wait_committed(self._progress.tail.durable)
+        self._is_stopping = True
+        self._wake.set()
+
+    async def _stopped(self) -> None:
+        while not self._is_stopping:
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _sleep_until_work(self) -> None:
+        while not self._is_stopping and not self._progress.tail.change_count:
+            self._wake.clear()
+            await self._wake.wait()
+
+    # --- one child ---------------------------------------------------------------------------------------------------
+
+    async def _run_child(self) -> None:
+        self._reset()
+        child = await self._start_child()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                listening = tasks.create_task(self._listen(child))
+                await self._drive(child, listening)
+                assert child.stdin is not None
+                child.stdin.close()  # it ends by itself when we are gone, and so it does now
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_END_WAIT_S):
+                        await child.wait()
+        finally:
+            if child.returncode is None:
+                child.kill()
+            code = await child.wait()
+            if not self._is_stopping and self.stats.state != "sleeping":
+                logger.warning("pipeline ended", extra={"exit_code": code})
+                if self._is_busy:
+                    self._progress.publish_failed(f"the pipeline process ended with code {code}")
+            self._progress.detach()
+
+    async def _start_child(self) -> Process:
+        settings = self._settings.current
+        row = await self._catalog.run(self._catalog.store.begin_generation)
+        self.stats.state, self.stats.generation = "starting", row.generation
+        self.stats.start_count += 1
+        logger.info("pipeline started", extra={"generation": row.generation, "position": row.position})
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "dolake.pipeline",
+            stdin=PIPE,
+            stdout=PIPE,
+            limit=_LINE_MAX_BYTES,
+            start_new_session=True,  # Ctrl-C in a terminal is for the server, which stops in order
+        )
+        start = Start(
+            home=str(self._home.path),
+            journal=str(self._home.journal_path),
+            catalog_uri=self._uri,
+            secret=self._catalog.pipeline_secret,
+            generation=row.generation,
+            published=row.position,
+            pipeline=settings.pipeline,
+            lake=settings.lake,
+            log_level=settings.server.log_level,
+            log_format=settings.server.log_format,
+        )
+        await self._say(child, to_line(start))
+        return child
+
+    async def _say(self, child: Process, line: bytes) -> None:
+        assert child.stdin is not None
+        with contextlib.suppress(ConnectionError):  # it is gone, which _listen notices
+            child.stdin.write(line)
+            await child.stdin.drain()
+
+    async def _listen(self, child: Process) -> None:
+        assert child.stdout is not None
+        async for line in child.stdout:
+            self._reports.append(decode_report(line))
+            self._wake.set()
+        self._wake.set()
+
+    async def _drive(self, child: Process, listening: asyncio.Task[None]) -> None:
+        """Read reports and give orders until the child is gone, idle for long, or not wanted any more."""
+        while not self._is_stopping:
+            while self._reports:
+                self._take(self._reports.popleft())
+            if listening.done():
+                return
+            now_ms = self._clock_ms()
+            if self._is_idle(now_ms):
+                logger.info("pipeline put to sleep", extra={"idle_ms": self._settings.current.pipeline.idle_ms})
+                self.stats.state = "sleeping"
+                return
+            due_ms = self._due_ms(now_ms)
+            if due_ms is not None and due_ms <= now_ms:
+                await self._order(child)
+                due_ms = None
+            await self._wait(now_ms, due_ms)
+
+    async def _wait(self, now_ms: int, due_ms: int | None) -> None:
+        wait_s = _LOOK_AT_LEAST_S if due_ms is None else min(_LOOK_AT_LEAST_S, (due_ms - now_ms) / 1000)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
+        self._wake.clear()
+
+    async def _order(self, child: Process) -> None:
+        durable = self._progress.tail.durable
+        self._is_busy, self._held = True, None
+        self.stats.state = "publishing"
+        self._progress.publish_started()
+        await self._say(child, to_line(Publish(durable)))
+
+    def _take(self, report: Report) -> None:
+        match report:
+            case Ready():
+                self._is_ready = True
+                self.stats.state = "ready"
+                self.stats.spark_version, self.stats.spark_start_ms = report.spark_version, report.start_ms
+                self._progress.attach()
+                logger.info("spark started", extra={"version": report.spark_version, "took_ms": report.start_ms})
+            case Published():
+                self.stats.note(report)
+                self._pace.note(report.took_ms)
+                self._retry_delay_ms = self._settings.current.pipeline.retry_delay_ms
+                changes = sum(table.changes for table in report.tables)
+                logger.debug("published", extra={"position": report.position, "changes": changes, **report.steps_ms})
+            case Reached():
+                self._is_busy = False
+                self.stats.state = "ready"
+                self._progress.publish_ended()
+                self._held = report if report.waiting_since_ms is not None else None
+                self._held_at = self._progress.tail.durable
+            case Failed():
+                self._is_busy = False
+                self.stats.state = "ready"
+                self._progress.publish_failed(report.reason)
+                self._retry_ms = self._clock_ms() + self._retry_delay_ms
+                logger.warning("publish failed", extra={"reason": report.reason, "retry_ms": self._retry_delay_ms})
+                longest_ms = self._settings.current.pipeline.retry_delay_max_ms
+                self._retry_delay_ms = min(2 * self._retry_delay_ms, longest_ms)
+
+    def _due_ms(self, now_ms: int) -> int | None:
+        if not self._is_ready or self._is_busy:
+            return None
+        lake, tail = self._settings.current.lake, self._progress.tail
+        due_ms = publish_due_ms(
+            tail,
+            lake,
+            now_ms=now_ms,
+            last_ms=self._progress.last_flush_ms,
+            typical_ms=self._pace.typical_ms,
+            is_wanted=self._progress.flush_wanted.is_set(),
+        )
+        if due_ms is None:
+            return None
+        if self._held and self._held.waiting_since_ms is not None and tail.durable == self._held_at:
+            due_ms = max(due_ms, self._held.waiting_since_ms + lake.transaction_wait_max_ms)
+        return max(due_ms, self._retry_ms)
+
+    def _is_idle(self, now_ms: int) -> bool:
+        newest_ms = max(self._progress.last_durable_ms or 0, self._progress.last_flush_ms or 0, self._started_ms)
+        is_quiet = not self._is_busy and not self._progress.tail.change_count
+        return self._is_ready and is_quiet and now_ms - newest_ms >= self._settings.current.pipeline.idle_ms

@@ -1,0 +1,112 @@
+"""The two Iceberg tables of a source table: their columns, names and properties.
+
+From the pipeline, which creates and grows them. Pure: Iceberg's schemas are its own JSON here. `ns.orders` is the
+state, one row per key; `ns.orders__changes` has one row per change. Promise: `columns_of` gives back what a schema was
+made of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dolake.tables.names import split_table_name
+from dolake.tables.schema import Columns, Field, ListType, StructType, Type, source_name
+
+Json = dict[str, Any]
+
+KEY, RESCUED, BEFORE, SOURCE = "_key", "_rescued", "_before", "_source"
+CHANGES_SUFFIX = "__changes"
+MANAGED = "dolake.managed"
+_STATE_OWN: Columns = (Field(KEY, "string"), Field(RESCUED, "string"), Field(SOURCE, "string"))
+_CHANGES_OWN: Columns = (
+    Field(KEY, "string"),
+    Field("_operation", "string"),
+    Field("_sequence", "long"),
+    Field(SOURCE, "string"),
+    Field("_timestamp", "timestamptz"),
+    Field("_commit_timestamp", "timestamptz"),
+    Field("_position", "long"),
+    Field("_transaction", "string"),
+    Field(RESCUED, "string"),
+)
+_REQUIRED = frozenset((KEY, "_operation", "_sequence", SOURCE, "_timestamp", "_commit_timestamp", "_position"))
+
+
+def table_names(table: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The full names of the state table and the changes table."""
+    namespace, name = split_table_name(table)
+    return (*namespace, name), (*namespace, name + CHANGES_SUFFIX)
+
+
+def state_schema(columns: Columns, *, has_source: bool) -> Json:
+    """One row per key. The source is part of the key where shards reuse row ids, and stands there only then."""
+    own = _STATE_OWN if has_source else _STATE_OWN[:-1]
+    schema = _schema((*own, *columns))
+    keys = (KEY, SOURCE) if has_source else (KEY,)
+    return schema | {"identifier-field-ids": [field["id"] for field in schema["fields"] if field["name"] in keys]}
+
+
+def changes_schema(columns: Columns) -> Json:
+    """One row per change: ours, the row before it, and the row after it (before it, for a DELETE)."""
+    before = (Field(BEFORE, StructType(columns)),) if columns else ()
+    return _schema((*_CHANGES_OWN, *before, *columns))
+
+
+def columns_of(state_schema: Json) -> Columns:
+    """The source's columns of a state table, as Iceberg has them now."""
+    return tuple(
+        Field(field["name"], _type_of(field["type"]))
+        for field in state_schema["fields"]
+        if source_name(field["name"]) is not None
+    )
+
+
+def properties(table: str) -> dict[str, str]:
+    """What both tables say of themselves."""
+    return {
+        MANAGED: "true",
+        "dolake.table": table,
+        "format-version": "2",
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "20",
+        "write.delete.mode": "merge-on-read",
+        "write.update.mode": "merge-on-read",
+        "write.merge.mode": "merge-on-read",
+        "write.delete.granularity": "file",
+        # Each publish adds a manifest or two and looks into all that may hold what it replaces: so keep them few.
+        "commit.manifest.min-count-to-merge": "10",
+    }
+
+
+def _schema(fields: Columns) -> Json:
+    """Iceberg's JSON; the ids are provisional, the catalog gives the real ones."""
+    ids = iter(range(1, 1_000_000))
+    return {"type": "struct", "schema-id": 0, "fields": [_field(field, ids, _REQUIRED) for field in fields]}
+
+
+def _field(field: Field, ids: Any, required: frozenset[str] = frozenset()) -> Json:
+    id_ = next(ids)
+    return {"id": id_, "name": field.name, "required": field.name in required, "type": _type(field.type, ids)}
+
+
+def _type(type_: Type, ids: Any) -> Any:
+    match type_:
+        case StructType():
+            return {"type": "struct", "fields": [_field(field, ids) for field in type_.fields]}
+        case ListType():
+            return {
+                "type": "list",
+                "element-id": next(ids),
+                "element-required": False,
+                "element": _type(type_.element, ids),
+            }
+        case _:
+            return type_
+
+
+def _type_of(type_: Any) -> Type:
+    if isinstance(type_, str):
+        return type_  # type: ignore[return-value]
+    if type_["type"] == "list":
+        return ListType(_type_of(type_["element"]))
+    return StructType(tuple(Field(field["name"], _type_of(field["type"])) for field in type_["fields"]))
