@@ -23,7 +23,7 @@ def window_of(*sequences: int, batches_max: int = 8) -> tuple[Window, CountedTic
     """A window with these changes waiting, all under one ticket."""
     window, ticket = Window(batches_max=batches_max, events_max=1000, bytes_max=10**6), CountedTicket()
     for sequence in sequences:
-        window.put(ticket, sequence, b"{%d}" % sequence)
+        window.put(ticket, [(sequence, b"{%d}" % sequence)])
     ticket.close()
     return window, ticket
 
@@ -115,7 +115,7 @@ def test_what_was_durable_before_counts_as_duplicate() -> None:
     window.resume(durable_sequence=5, batch_number=3)
     ticket = CountedTicket()
     for sequence in (4, 5, 6):
-        window.put(ticket, sequence, b"{}")
+        window.put(ticket, [(sequence, b"{}")])
     batch = take(window, events_max=10)
     assert batch.number == 4
     window.acknowledge(batch)
@@ -136,7 +136,7 @@ def test_a_repetition_is_left_to_the_judgement_of_the_server() -> None:
     window, _ = window_of(1, 2)
     window.acknowledge(take(window, events_max=2))
     again = CountedTicket()
-    window.put(again, 1, b"{other}")
+    window.put(again, [(1, b"{other}")])
     take(window)
     window.resume(durable_sequence=2, batch_number=1)
     assert not again.settled_count
@@ -162,7 +162,7 @@ def test_what_was_never_sent_is_not_called_durable_by_a_new_connection() -> None
     batch = take(window)
     window.refuse(batch, batch.entries, lambda sequence, count: InvalidInput("refused"))
     later = CountedTicket()
-    window.put(later, 9, b"{}")
+    window.put(later, [(9, b"{}")])
     window.resume(durable_sequence=10, batch_number=1)
     assert later.durable_count == 0
     assert sequences_of(take(window)) == [9]
@@ -171,7 +171,7 @@ def test_what_was_never_sent_is_not_called_durable_by_a_new_connection() -> None
 def test_a_refusal_for_good_takes_the_rest_of_that_send_and_nothing_else() -> None:
     window, mine = window_of(1, 2, 3)
     other = CountedTicket()
-    window.put(other, 4, b"{}")
+    window.put(other, [(4, b"{}")])
     other.close()
     batch = take(window, events_max=2)
     window.refuse(batch, batch.entries[1:], lambda sequence, count: InvalidInput(f"{count} from {sequence}"))
@@ -186,7 +186,7 @@ def test_the_end_tells_each_ticket_whether_anything_of_it_was_sent() -> None:
     window, sent = window_of(1)
     take(window)
     waiting = CountedTicket()
-    window.put(waiting, 2, b"{}")
+    window.put(waiting, [(2, b"{}")])
     window.fail_all(lambda _, was_sent: Unavailable("sent" if was_sent else "waiting"))
     assert (str(sent.error), str(waiting.error), len(window)) == ("sent", "waiting", 0)
 
@@ -262,7 +262,7 @@ class ClientAndServer(RuleBasedStateMachine):
             change = (sequence, b"change %d" % len(self.put_order))
             self.put_order.append(change)
             self.changes_of[ticket].append(change)
-            self.window.put(ticket, *change)
+            self.window.put(ticket, [change])
 
     @rule(ticket=tickets, choice=st.integers(0))
     def put_again_what_is_durable(self, ticket: CountedTicket, choice: int) -> None:
@@ -270,7 +270,7 @@ class ClientAndServer(RuleBasedStateMachine):
         if durable and not ticket.is_closed and ticket.error is None:
             change = durable[choice % len(durable)]
             self.changes_of[ticket].append(change)
-            self.window.put(ticket, *change)
+            self.window.put(ticket, [change])
 
     @rule(ticket=tickets)
     def end_send(self, ticket: CountedTicket) -> None:

@@ -105,22 +105,33 @@ class Conversation:
         """
         async with self._order:
             self._check_numbering(bodies)
-            for body in bodies:
+            first = 0
+            while first < len(bodies):
                 if not self.window.has_room or self.failure is not None:
                     await self._wait_for_room()
                 ticket = ticket_now()
                 if ticket.error is not None:
                     raise ticket.error
-                sequence = body.sequence or self._sequence_last + 1
-                self._sequence_last = max(self._sequence_last, sequence)
+                part = bodies[first : first + min(self.window.room, PIECE_EVENTS)]
+                first += len(part)
                 if not self.window:
                     self._progress_at_s = _now_s()
                     self.empty.clear()
-                self.window.put(ticket, sequence, body.numbered(sequence))
+                self.window.put(ticket, self._numbered(part))
                 self._work.set()
-                self._added_count += 1
-                if self._added_count % PIECE_EVENTS == 0:
+                self._added_count += len(part)
+                if self._added_count >= PIECE_EVENTS:
+                    self._added_count = 0
                     await asyncio.sleep(0)  # a caller who never has to wait would keep the sender from ever running
+
+    def _numbered(self, bodies: Sequence[Body]) -> list[tuple[int, bytes]]:
+        """Each with its sequence: its own, or the next ones of the stream."""
+        if bodies[0].sequence:
+            self._sequence_last = max(self._sequence_last, *(body.sequence for body in bodies))
+            return [(body.sequence, body.numbered(body.sequence)) for body in bodies]
+        start = self._sequence_last + 1
+        self._sequence_last += len(bodies)
+        return [(number, b'{"sequence":%d,%b' % (number, body.rest)) for number, body in enumerate(bodies, start)]
 
     async def ask_flush(self, reason: FlushReason) -> None:
         """Ask for a publish, and wait for the server's yes."""

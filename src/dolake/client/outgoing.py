@@ -65,7 +65,7 @@ def encode_piece(
             path=f"changes[{offset}].sequence",
             hint="sequences rise along a send, without repeats",
         )
-    events = b",".join(body.numbered(body.sequence or index) for index, body in enumerate(bodies, 1))
+    events = b",".join([b'{"sequence":%d,%b' % (own or index, rest) for index, (own, rest) in enumerate(bodies, 1)])
     try:
         message = decode_received(b'{"type":"cdc_batch","sourceDoId":"-","sequenceNumber":0,"events":[%b]}' % events)
         check_events(cast(EnvelopeBatch, message))
@@ -156,13 +156,17 @@ def _from_mapping(mapping: object, index: int) -> tuple[Any, _Event]:
 def _problem_with_keys(mapping: Mapping[Any, Any]) -> str | None:
     if not mapping.keys() <= _KEYS:
         return f"unknown key {next(key for key in mapping if key not in _KEYS)!r}"
-    for ours, pythons in _SPELLINGS:
-        if ours in mapping and pythons in mapping:
-            return f"{ours!r} and {pythons!r} are two spellings of the same key"
+    if "row_id" in mapping or "timestamp_ms" in mapping:
+        for ours, pythons in _SPELLINGS:
+            if ours in mapping and pythons in mapping:
+                return f"{ours!r} and {pythons!r} are two spellings of the same key"
     return None
 
 
 def _check_sizes(bodies: list[Body], offset: int, event_bytes_max: int) -> None:
+    rest_max = event_bytes_max - len(Body(0, b"").numbered(SEQUENCE_MAX))
+    if max([len(body.rest) for body in bodies]) <= rest_max:
+        return
     for index, body in enumerate(bodies, offset):
         size = len(body.numbered(body.sequence or SEQUENCE_MAX))
         if size > event_bytes_max:

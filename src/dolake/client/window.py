@@ -7,9 +7,12 @@ durable or failed; durable ones in the order they were put; and a change never g
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import attrgetter
 
 from dolake.errors import Damaged, DoLakeError, InvalidSequence
 from dolake.positions import Position
@@ -57,14 +60,14 @@ class Ticket:
             if self.error is None and self.is_settled:
                 self.on_settled()
 
-    def add_queued(self, sequence: int) -> None:
-        self.queued_count += 1
-        self.sequence_first = self.sequence_first or sequence
-        self.sequence_last = sequence
+    def add_queued(self, sequence_first: int, sequence_last: int, count: int) -> None:
+        self.queued_count += count
+        self.sequence_first = self.sequence_first or sequence_first
+        self.sequence_last = sequence_last
 
-    def add_durable(self, position: Position | None, *, is_duplicate: bool) -> None:
-        self.durable_count += 1
-        self.duplicate_count += is_duplicate
+    def add_durable(self, position: Position | None, count: int, duplicate_count: int) -> None:
+        self.durable_count += count
+        self.duplicate_count += duplicate_count
         self.position = position
         if self.is_closed and self.error is None and self.durable_count == self.queued_count:
             self.on_settled()
@@ -129,12 +132,17 @@ class Window:
     def has_room(self) -> bool:
         return self._count < self._events_max and self._bytes < self._bytes_max
 
-    def put(self, ticket: Ticket, sequence: int, event: bytes) -> None:
-        """Line up one change. Asking `has_room` before is the caller's part."""
-        ticket.add_queued(sequence)
-        self._waiting.append(Entry(sequence, event, ticket))
-        self._count += 1
-        self._bytes += len(event)
+    @property
+    def room(self) -> int:
+        """How many changes may be put before somebody must wait; the last of them may be too many bytes."""
+        return self._events_max - self._count if self._bytes < self._bytes_max else 0
+
+    def put(self, ticket: Ticket, events: Sequence[tuple[int, bytes]]) -> None:
+        """Line up some changes, each with its sequence. Asking for `room` before is the caller's part."""
+        ticket.add_queued(events[0][0], events[-1][0], len(events))
+        self._waiting += [Entry(sequence, event, ticket) for sequence, event in events]
+        self._count += len(events)
+        self._bytes += sum([len(event) for _, event in events])
 
     def take(self, events_max: int, bytes_max: int) -> Batch | None:
         """Form the next batch from what waits; None when nothing does, or too many batches are in flight.
@@ -146,18 +154,20 @@ class Window:
             return None
         entries: list[Entry] = []
         size_bytes = retry_count = previous = 0
-        while self._waiting and len(entries) < events_max:
-            entry = self._waiting[0]
+        for entry in islice(self._waiting, events_max):
             size = len(entry.event) + 1  # the comma
             if entries and (size_bytes + size > bytes_max or entry.sequence <= previous):
                 break
-            entries.append(self._waiting.popleft())
+            entries.append(entry)
             size_bytes += size
             previous = entry.sequence
-            retry_count = max(retry_count, entry.sent_count)
+            if entry.sent_count > retry_count:
+                retry_count = entry.sent_count
             entry.sent_count += 1
             entry.is_in_doubt = True
-            self._sequence_sent = max(self._sequence_sent, entry.sequence)
+        for _ in entries:
+            self._waiting.popleft()
+        self._sequence_sent = max(self._sequence_sent, previous)
         self._attempt_count += 1
         batch = Batch(self._number_next, f"b{self._attempt_count}", entries, size_bytes, retry_count)
         self._flight.append(batch)
@@ -178,9 +188,7 @@ class Window:
         batch.position = position
         while self._flight and self._flight[0].is_acked:
             done = self._flight.popleft()
-            known = self.durable_sequence  # the server trims what it has, and acknowledges the rest as new
-            for entry in done.entries:
-                self._complete(entry, done.position, is_duplicate=done.is_duplicate or entry.sequence <= known)
+            self._complete(done.entries, done.position, is_duplicate=done.is_duplicate)
 
     def go_back(self, batch: Batch, expected: int | None = None, *, is_in_doubt: bool = False) -> None:
         """Take this batch and all after it out of flight, to be sent again from its number, or from `expected`.
@@ -209,8 +217,7 @@ class Window:
             dropped.get(entry.ticket, kept).append(entry)
         self._waiting = kept
         for ticket, entries in dropped.items():
-            for entry in entries:
-                self._forget(entry)
+            self._forget(entries)
             ticket.fail(error_of(entries[0].sequence, len(entries)))
 
     def disconnect(self) -> None:
@@ -246,7 +253,7 @@ class Window:
         while self._waiting and self._waiting[0].sent_count and known < self._waiting[0].sequence <= durable_sequence:
             entry = self._waiting.popleft()
             known = entry.sequence
-            self._complete(entry, position, is_duplicate=False)
+            self._complete([entry], position, is_duplicate=False)
         self.durable_sequence = durable_sequence
         return durable_sequence > before
 
@@ -261,11 +268,19 @@ class Window:
         for ticket, is_in_doubt in doubtful.items():
             ticket.fail(error_of(ticket, is_in_doubt))
 
-    def _complete(self, entry: Entry, position: Position | None, *, is_duplicate: bool) -> None:
-        self._forget(entry)
-        self.durable_sequence = max(self.durable_sequence, entry.sequence)
-        entry.ticket.add_durable(position, is_duplicate=is_duplicate)
+    def _complete(self, entries: Sequence[Entry], position: Position | None, *, is_duplicate: bool) -> None:
+        """These are durable; their sequences rise. The server trims what it has, and acknowledges the rest as new."""
+        known = self.durable_sequence
+        self._forget(entries)
+        self.durable_sequence = max(known, entries[-1].sequence)
+        for ticket, run in groupby(entries, _ticket_of):
+            sequences = [entry.sequence for entry in run]
+            count = len(sequences)
+            ticket.add_durable(position, count, count if is_duplicate else bisect_right(sequences, known))
 
-    def _forget(self, entry: Entry) -> None:
-        self._count -= 1
-        self._bytes -= len(entry.event)
+    def _forget(self, entries: Sequence[Entry]) -> None:
+        self._count -= len(entries)
+        self._bytes -= sum([len(entry.event) for entry in entries])
+
+
+_ticket_of: Callable[[Entry], Ticket] = attrgetter("ticket")
