@@ -411,7 +411,17 @@ def _publish_of(commits: list[TableCommit], call: Call) -> Publish | None:
     if not all(WHOLE.fullmatch(value) for value in stretch):
         raise InvalidInput(f"{', '.join(_PUBLISH_KEYS)} must be whole numbers")
     start, end, generation = (int(value) for value in stretch)
-    return Publish(start, end, generation, call.catalog.clock_ms())
+    publish = Publish(start, end, generation, call.catalog.clock_ms())
+    for commit in commits:
+        _set_time(commit, publish.at_ms)
+    return publish
+
+
+def _set_time(commit: TableCommit, at_ms: int) -> None:
+    """All tables of a publish get one moment, so that a time travel sees all of it or nothing."""
+    for update in as_objects(commit.updates, "updates"):
+        if _summary_of(update):
+            update["snapshot"]["timestamp-ms"] = at_ms
 
 
 def _summary_of(update: Json) -> Json:

@@ -104,10 +104,9 @@ def _obey(link: Link, publisher: Publisher, order: Publish) -> None:
     except Py4JNetworkError as error:
         raise SystemExit(f"Spark's Java process is gone: {error}") from error
     except Exception as error:
-        is_expected = isinstance(error, DoLakeError | OSError | Py4JJavaError)
-        logger.warning("publish failed", exc_info=not is_expected, extra={"reason": _reason(error)})
-        link.report(Failed(_reason(error)))
-        publisher.start_over()
+        if not isinstance(error, DoLakeError | OSError | Py4JJavaError):
+            logger.exception("publish stopped by a mistake of ours")
+        link.report(Failed(_reason(error)))  # the server logs it
 
 
 def _reason(error: Exception) -> str:

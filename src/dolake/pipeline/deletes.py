@@ -6,7 +6,6 @@ knows which to take along. Positions last used are kept in memory, up to a bound
 
 from __future__ import annotations
 
-import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dolake.pipeline.files import read_positions, write_deletes
+from dolake.pipeline.files import new_file, read_positions, write_deletes
 
 Json = dict[str, Any]
 Positions = NDArray[np.uint32]
@@ -42,11 +41,12 @@ class DeleteFiles:
         self._positions: OrderedDict[str, Positions] = OrderedDict()
         self._cached = 0
 
-    def plan(self, gone: Mapping[str, Positions]) -> DeletePlan:
+    def plan(self, gone: Mapping[str, Positions], token: str) -> DeletePlan:
         """Write new delete files that have these positions too; several at a time, for most of it is waiting."""
         merged = {path: np.union1d(self._known(path), positions) for path, positions in gone.items()}
         with ThreadPoolExecutor(_WRITERS) as threads:
-            written = threads.map(write_deletes, merged, merged.values(), [self._new_file() for _ in merged])
+            targets = [new_file(self._location, token) for _ in merged]
+            written = threads.map(write_deletes, merged, merged.values(), targets)
             add = dict(zip(merged, written, strict=True))
         return DeletePlan(add, [entry for path in gone for entry in self._entries.get(path, ())], merged)
 
@@ -72,6 +72,3 @@ class DeleteFiles:
         while self._cached > _CACHED_MAX and len(self._positions) > 1:
             _, dropped = self._positions.popitem(last=False)
             self._cached -= len(dropped)
-
-    def _new_file(self) -> str:
-        return f"{self._location}/data/{uuid.uuid4()}-deletes.parquet"

@@ -7,6 +7,7 @@ Promise: a file whose entry is returned is on disk, synced, with Iceberg's field
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -75,6 +76,17 @@ class WriteOptions:
 
     compression: str
     row_group_size: int
+
+
+def new_file(location: str, token: str) -> str:
+    """A name for a data file of this table that nobody else has."""
+    return f"{location}/data/{token}-{uuid.uuid4()}.parquet"
+
+
+def remove_files(location: str, token: str) -> None:
+    """Remove what a try that failed has left."""
+    for path in path_of(location).joinpath("data").glob(f"{token}-*.parquet"):
+        path.unlink(missing_ok=True)
 
 
 def write_rows(rows: pa.Table, location: str, shape: Shape, options: WriteOptions) -> Json:

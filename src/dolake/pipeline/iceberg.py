@@ -15,6 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from dolake.errors import Conflict, DoLakeError, OutcomeUnknown, Unavailable
+from dolake.tables.layout import MANAGED
 
 Json = dict[str, Any]
 PIPELINE_HEADER = "X-DoLake-Pipeline"
@@ -29,6 +30,7 @@ class IcebergTable:
     location: str
     schema: str
     snapshot_id: int | None
+    is_managed: bool
     java: Any
 
 
@@ -193,6 +195,7 @@ class Iceberg:
             location=java.location(),
             schema=self._jvm.org.apache.iceberg.SchemaParser.toJson(java.schema()),
             snapshot_id=None if snapshot is None else snapshot.snapshotId(),
+            is_managed=java.properties().get(MANAGED) == "true",
             java=java,
         )
 

@@ -1,8 +1,8 @@
 """One publish, from a cut of the journal to a snapshot in every table that it touches.
 
-From __main__.py, order by order. Promise: the position moves with the data, or neither does; a publish that lost its
-answer is looked up before anything else happens; a conflict is done again on the new head; files of a publish that
-certainly failed are removed, those of an unknown one never.
+From __main__.py, order by order. Promise: the position moves with the data, or neither does; after a publish that is
+not known to have succeeded, the published row is read before anything else happens, and the rest is done on the new
+head.
 """
 
 from __future__ import annotations
@@ -74,50 +74,57 @@ class Publisher:
         self._parallel = context.defaultParallelism
         self._reader = JournalReader(Path(start.journal))
         self._place: Place | None = None
+        self._is_uncertain = False
         self.position = start.published
+        list(run_jobs(context, abs, [0] * self._parallel))  # the workers start now, and not with the first change
 
     def publish_next(self, to: Position) -> Published | Cut:
         """Publish the next cut before `to`; the cut itself when there is nothing in it that may be published yet."""
-        started, steps = time.monotonic(), Steps()
-        with steps.timed("cut"):
-            cut = next_cut(
-                self._reader,
-                self.position,
-                to,
-                self._limits,
-                place=self._place,
-                parallel=self._parallel,
-                now_ms=time.time_ns() // 1_000_000,
-            )
-        if not cut.slices:
-            return cut
-        tables = self._publish(cut, steps)
-        self.position, self._place = cut.end, cut.next_place
-        took_ms = round((time.monotonic() - started) * 1000)
-        return Published(cut.end, tables, took_ms, steps.times_ms, _memory_bytes())
-
-    def start_over(self) -> None:
-        """After a failure: nothing that is remembered of the tables is certain."""
-        self._tables.forget()
-
-    def _publish(self, cut: Cut, steps: Steps) -> list[TableReport]:
         for _ in range(_TRIES_MAX):
+            started, steps = time.monotonic(), Steps()
+            if self._is_uncertain:
+                self._look()
+            self._is_uncertain = True
+            with steps.timed("cut"):
+                cut = self._next_cut(to)
+            if not cut.slices:
+                self._is_uncertain = False
+                self.position = cut.end
+                return cut
             staged = self._staging.stage(cut, steps)
             try:
                 self._commit(cut, staged, steps)
-                return [_report(part) for part in staged]
-            except OutcomeUnknown:
-                self._tables.forget()
-                if self._has_happened(cut):
-                    return [_report(part) for part in staged]
-                logger.warning("publish lost", extra={"position": cut.start})
-            except Conflict as error:
-                self._tables.forget()
-                if self._has_happened(cut):  # by an earlier try of ours, whose answer we never got
-                    return [_report(part) for part in staged]
-                logger.warning("publish conflicted", extra={"position": cut.start, "reason": error.message})
-                _remove(file["file-path"] for part in staged for file in part.files)
-        raise Unavailable(f"position {cut.start} could not be published", hint="look at the log; it is tried again")
+            except (OutcomeUnknown, Conflict) as error:
+                logger.warning("publish not confirmed", extra={"position": cut.start, "reason": error.message})
+                continue
+            self._is_uncertain = False
+            self.position, self._place = cut.end, cut.next_place
+            took_ms = round((time.monotonic() - started) * 1000)
+            return Published(cut.end, [_report(part) for part in staged], took_ms, steps.times_ms, _memory_bytes())
+        raise Unavailable(f"position {self.position} could not be published", hint="it is tried again")
+
+    def _next_cut(self, to: Position) -> Cut:
+        return next_cut(
+            self._reader,
+            self.position,
+            to,
+            self._limits,
+            place=self._place,
+            parallel=self._parallel,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+
+    def _look(self) -> None:
+        """After anything but a plain success: the published row says how far we are, and the tables are loaded again.
+
+        Files of a publish that did not happen stay for the upkeep: it may still happen, as long as it is under way.
+        """
+        row = self._published()
+        if row["generation"] != self._start.generation:
+            raise Replaced(f"generation {self._start.generation} was replaced by {row['generation']}")
+        self.position, self._place = row["position"], None
+        self._tables.forget()
+        self._is_uncertain = False
 
     def _commit(self, cut: Cut, staged: list[StagedTable], steps: Steps) -> None:
         summary = {
@@ -154,23 +161,15 @@ class Publisher:
             if part.has_state:
                 part.source.index.stage(part.index_changes, snapshots[part.source.state.name])
 
-    def _has_happened(self, cut: Cut) -> bool:
-        """Whether the lake is at this cut's end. Asks until somebody answers; Replaced when it is not ours any more."""
-        for _ in range(_LOOKS_MAX):
-            try:
-                row = self._published()
-            except OSError:
-                time.sleep(_LOOK_WAIT_S)
-                continue
-            if row["generation"] != self._start.generation:
-                raise Replaced(f"generation {self._start.generation} was replaced by {row['generation']}")
-            return bool(row["position"] >= cut.end)
-        raise Unavailable("the catalog does not answer", hint="is the server running?")
-
     def _published(self) -> Json:
-        with urllib.request.urlopen(f"{self._start.catalog_uri}/v1/published", timeout=_ASK_TIME_MAX_S) as answer:  # noqa: S310 - our own server
-            row: Json = json.load(answer)
-            return row
+        """The lake's published row, asked for until somebody answers."""
+        request = f"{self._start.catalog_uri}/v1/published"
+        for _ in range(_LOOKS_MAX):
+            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=_ASK_TIME_MAX_S) as answer:  # noqa: S310 - our own server
+                row: Json = json.load(answer)
+                return row
+            time.sleep(_LOOK_WAIT_S)
+        raise Unavailable("the catalog does not answer", hint="is the server running?")
 
 
 def _changes(part: StagedTable) -> list[TableChange]:
@@ -202,12 +201,6 @@ def _sync_manifests(commits: Iterable[StagedCommit]) -> None:
         files += (*path.parent.glob(f"*{mark}*.avro"), path.parent, path.parent.parent / "data")
     with ThreadPoolExecutor(_SYNCERS) as threads:
         list(threads.map(sync, files))
-
-
-def _remove(locations: Iterable[str]) -> None:
-    for location in locations:
-        with contextlib.suppress(OSError):
-            path_of(location).unlink()
 
 
 def _report(part: StagedTable) -> TableReport:

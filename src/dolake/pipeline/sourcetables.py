@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dolake.errors import Conflict
 from dolake.keyindex import Block, KeyIndex, StaleIndex, rebuild
 from dolake.pipeline.deletes import DeleteFiles
 from dolake.pipeline.iceberg import Iceberg, IcebergTable
@@ -56,7 +57,7 @@ class SourceTables:
         """The table, loaded if the catalog has it."""
         if name not in self._known:
             state_name, changes_name = layout.table_names(name)
-            state, changes = self._iceberg.load(state_name), self._iceberg.load(changes_name)
+            state, changes = self._load(state_name), self._load(changes_name)
             if state is None or changes is None:
                 return None
             self._known[name] = self._open(name, state, changes)
@@ -84,14 +85,23 @@ class SourceTables:
     def _create(self, name: str, state_schema: layout.Json, changes_schema: layout.Json) -> SourceTable:
         state_name, changes_name = layout.table_names(name)
         properties = layout.properties(name)
-        changes = self._iceberg.load(changes_name) or self._iceberg.create(changes_name, changes_schema, properties)
-        state = self._iceberg.load(state_name) or self._iceberg.create(state_name, state_schema, properties)
+        changes = self._load(changes_name) or self._iceberg.create(changes_name, changes_schema, properties)
+        state = self._load(state_name) or self._iceberg.create(state_name, state_schema, properties)
         logger.info("table created", extra={"table": name})
         # One of the two may be of a run that died in between, with fewer columns.
         changes = self._iceberg.add_columns(changes, changes_schema)
         state = self._iceberg.add_columns(state, state_schema)
         self._known[name] = self._open(name, state, changes)
         return self._known[name]
+
+    def _load(self, name: tuple[str, ...]) -> IcebergTable | None:
+        found = self._iceberg.load(name)
+        if found and not found.is_managed:
+            raise Conflict(
+                f"{'.'.join(name)} is a table of somebody else, so changes of that name cannot be written",
+                hint="rename or drop it; the changes wait in the journal",
+            )
+        return found
 
     def _open(self, name: str, state: IcebergTable, changes: IcebergTable) -> SourceTable:
         columns = layout.columns_of(json.loads(state.schema))

@@ -27,6 +27,11 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC} %-7p spark %c{1}: %m%n%ex{3}
+# What a task raises reaches the log by our own hand, in one line.
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,12 +17,12 @@ import numpy as np
 from pyspark import SparkContext
 
 from dolake.crashpoints import reach
-from dolake.errors import Damaged
+from dolake.errors import Damaged, DoLakeError
 from dolake.keyindex import Block, Changes
 from dolake.pipeline import fold
 from dolake.pipeline.cut import Cut
 from dolake.pipeline.deletes import DeletePlan
-from dolake.pipeline.files import WriteOptions
+from dolake.pipeline.files import WriteOptions, remove_files
 from dolake.pipeline.sourcetables import SourceTable, SourceTables
 from dolake.pipeline.tasks import SliceJob, Staged, StateJob, Wanting, write_slice, write_state
 from dolake.tables.schema import Seen
@@ -71,14 +72,28 @@ class Staging:
 
     def __init__(self, spark: SparkContext, tables: SourceTables, journal: str, options: WriteOptions) -> None:
         self._spark, self._tables, self._journal, self._options = spark, tables, journal, options
+        self._token = ""
 
     def stage(self, cut: Cut, steps: Steps) -> list[StagedTable]:
+        """Write everything; where that fails, remove what was written, for the disk may be full."""
         reach("before_staging")
-        answers = self._write_slices(cut, steps)
-        names = sorted({name for answer in answers for name in answer})
-        staged = [self._stage_table(name, [answer.get(name) for answer in answers], steps) for name in names]
+        self._token = f"{cut.start}-{uuid.uuid4().hex[:12]}"
+        try:
+            answers = self._write_slices(cut, steps)
+            names = sorted({name for answer in answers for name in answer})
+            staged = [self._stage_table(name, [answer.get(name) for answer in answers], steps) for name in names]
+        except BaseException:
+            self._remove(cut)
+            raise
         reach("staged")
         return staged
+
+    def _remove(self, cut: Cut) -> None:
+        for name in cut.tables:
+            with contextlib.suppress(DoLakeError, OSError):
+                if found := self._tables.find(name):
+                    remove_files(found.state.location, self._token)
+                    remove_files(found.changes.location, self._token)
 
     def _write_slices(self, cut: Cut, steps: Steps) -> list[dict[str, Staged]]:
         """Ask the workers, give the tables the columns that they lack, and ask again for those tables."""
@@ -106,6 +121,7 @@ class Staging:
                 options=self._options,
                 has_source_in_key=self._tables.has_source_in_key,
                 is_whole=len(cut.slices) == 1,
+                token=self._token,
                 only=only,
             )
             for number, only in asked.items()
@@ -132,7 +148,7 @@ class Staging:
         with steps.timed("index"):
             old = source.index.positions_by_path(source.index.look_up(joined.hashes))
         with steps.timed("deletes"):
-            deletes = source.deletes.plan(old)
+            deletes = source.deletes.plan(old, self._token)
         blocks = [
             Block(file["file-path"], part.hashes, np.arange(len(part)))
             for file, part in zip(state_files, rows, strict=True)
@@ -154,7 +170,9 @@ class Staging:
             return [slices[0].state_file]
         numbers = [number for number, part in enumerate(rows) if len(part)]
         jobs = [
-            StateJob(source.plan, slices[number].changes_file["file-path"], rows[number].rows, self._options)
+            StateJob(
+                source.plan, slices[number].changes_file["file-path"], rows[number].rows, self._options, self._token
+            )
             for number in numbers
         ]
         files: list[Json | None] = [None] * len(rows)

@@ -6,7 +6,6 @@ Promise: a result names files that are written and synced, or the columns that a
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from dolake.keyindex.datafiles import Block
 from dolake.keyindex.hashes import Hashes, hash_keys, no_hashes
 from dolake.pipeline.cut import Slice, metadata_of
-from dolake.pipeline.files import Shape, WriteOptions, shape_of, write_rows
+from dolake.pipeline.files import Shape, WriteOptions, new_file, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold, outcomes
 from dolake.pipeline.gather import Gathered, gather
 from dolake.pipeline.rows import Rows, read_rows
@@ -55,6 +54,8 @@ class SliceJob:
     options: WriteOptions
     has_source_in_key: bool
     is_whole: bool
+    token: str
+    """What the names of all files of one try begin with, so that they can be found when it fails."""
     only: frozenset[str] | None = None
     """Where a first try asked for columns: the tables that did."""
 
@@ -83,6 +84,7 @@ class StateJob:
     changes_file: str
     rows: NDArray[np.int64]
     options: WriteOptions
+    token: str
 
 
 def write_slice(job: SliceJob) -> dict[str, Staged | Wanting]:
@@ -96,7 +98,7 @@ def write_state(job: StateJob) -> Json:
     shape = shape_of(job.plan.state_schema)
     names = shape.arrow.names
     changes = pq.read_table(path_of(job.changes_file), columns=names, partitioning=None)
-    return _write_state(changes, job.rows, job.plan, job.options)
+    return _write_state(changes, job.rows, job.plan, job.options, job.token)
 
 
 def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanting:
@@ -113,9 +115,9 @@ def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanti
     shape = shape_of(plan.changes_schema)
     rescued = _rescued(rows, images)
     written = _changes_table(changes, metadata, rows.columns, rescued, olds, shape)
-    changes_file = write_rows(written, _new_file(plan.changes_location, job.part), shape, job.options)
+    changes_file = write_rows(written, new_file(plan.changes_location, job.token), shape, job.options)
     kept = folded.rows[folded.rows != GONE]
-    state_file = _write_state(written, kept, plan, job.options) if job.is_whole and len(kept) else None
+    state_file = _write_state(written, kept, plan, job.options, job.token) if job.is_whole and len(kept) else None
     return Staged(folded, changes_file, state_file)
 
 
@@ -233,17 +235,16 @@ def _before(columns: pa.RecordBatch, events: list[RawEvent], olds: list[int], ty
     return whole.take(pa.array(index, mask=index < 0))
 
 
-def _write_state(changes: pa.Table, rows: NDArray[np.int64], plan: TablePlan, options: WriteOptions) -> Json:
+def _write_state(
+    changes: pa.Table, rows: NDArray[np.int64], plan: TablePlan, options: WriteOptions, token: str
+) -> Json:
     shape = shape_of(plan.state_schema)
     chosen = changes.select(shape.arrow.names)
     if len(rows) < changes.num_rows:
         chosen = chosen.take(pa.array(rows))
-    return write_rows(pa.table(chosen.columns, schema=shape.arrow), _new_file(plan.state_location), shape, options)
-
-
-def _new_file(location: str, part: Slice | None = None) -> str:
-    stretch = f"{part.start}-{part.end}-" if part else ""
-    return f"{location}/data/{stretch}{uuid.uuid4()}.parquet"
+    return write_rows(
+        pa.table(chosen.columns, schema=shape.arrow), new_file(plan.state_location, token), shape, options
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
+from dolake.catalog.base import Publish as PublishedRow
 from dolake.catalog.catalog import Catalog
+from dolake.errors import DoLakeError
 from dolake.pipeline.link import (
     Failed,
     Publish,
@@ -231,7 +233,10 @@ class SparkProcess:
         """Read reports and give orders until the child is gone, idle for long, or not wanted any more."""
         while not self._is_stopping:
             while self._reports:
-                self._take(self._reports.popleft())
+                report = self._reports.popleft()
+                self._take(report)
+                if isinstance(report, Reached):
+                    await self._pass_gap(report)
             if listening.done():
                 return
             now_ms = self._clock_ms()
@@ -288,6 +293,15 @@ class SparkProcess:
                 longest_ms = self._settings.current.pipeline.retry_delay_max_ms
                 self._retry_delay_ms = min(2 * self._retry_delay_ms, longest_ms)
 
+    async def _pass_gap(self, report: Reached) -> None:
+        """Where a repair left a gap there is nothing to publish, and the position moves without any table."""
+        start = self._progress.tail.committed
+        if report.waiting_since_ms is None and report.position > start:
+            publish = PublishedRow(start, report.position, self.stats.generation, self._clock_ms())
+            with contextlib.suppress(DoLakeError):
+                await self._catalog.run(self._catalog.store.commit, [], publish)
+                self._catalog.on_published(report.position)
+
     def _due_ms(self, now_ms: int) -> int | None:
         if not self._is_ready or self._is_busy:
             return None
@@ -304,7 +318,7 @@ class SparkProcess:
             return None
         if self._held and self._held.waiting_since_ms is not None and tail.durable == self._held_at:
             due_ms = max(due_ms, self._held.waiting_since_ms + lake.transaction_wait_max_ms)
-        return max(due_ms, self._retry_ms)
+        return due_ms if self._progress.flush_wanted.is_set() else max(due_ms, self._retry_ms)
 
     def _is_idle(self, now_ms: int) -> bool:
         newest_ms = max(self._progress.last_durable_ms or 0, self._progress.last_flush_ms or 0, self._started_ms)
