@@ -18,7 +18,7 @@ class ServerProcess(ChildServer):
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers or {})  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
                 status, raw = answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:

@@ -1,0 +1,298 @@
+"""A real server with a real Spark: what becomes of changes, and of publishes that fail."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from dolake.client import connect
+from tests.support.aio import run
+from tests.support.server import ServerProcess
+from tests.support.speaker import Speaker, batch, event
+
+pytestmark = pytest.mark.spark
+_WAIT_S = 120.0
+_SETTINGS = """\
+freshness_target_ms = 300
+transaction_wait_max_ms = 60_000
+[pipeline]
+batch_events_max = 1_000
+retry_delay_ms = 200
+retry_delay_max_ms = 500
+"""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("lake"), settings=_SETTINGS, has_pipeline=True) as server:
+        yield server
+
+
+@pytest.fixture
+def catalog(lake: ServerProcess) -> Iterator[RestCatalog]:
+    with_catalog = RestCatalog("lake", uri=lake.url)
+    yield with_catalog
+    with_catalog.close()
+
+
+def send(lake: ServerProcess, *changes: dict[str, Any], source: str = "shop") -> None:
+    async def sending() -> None:
+        async with connect(lake.url, source=source) as client:
+            await client.send(list(changes))
+
+    run(sending(), timeout_s=_WAIT_S)
+
+
+def insert(table: str, key: str, **row: Any) -> dict[str, Any]:
+    return {"table": table, "operation": "INSERT", "rowId": key, "after": row}
+
+
+def update(table: str, key: str, before: dict[str, Any], after: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"table": table, "operation": "UPDATE", "rowId": key, "before": before, "after": after} | more
+
+
+def delete(table: str, key: str, before: dict[str, Any]) -> dict[str, Any]:
+    return {"table": table, "operation": "DELETE", "rowId": key, "before": before}
+
+
+def flush(lake: ServerProcess) -> None:
+    status, body = lake.get("/flush", method="POST")
+    assert (status, body.get("success")) == (200, True), body
+
+
+def status_of(lake: ServerProcess) -> dict[str, Any]:
+    body: dict[str, Any] = lake.get("/status")[1]
+    return body
+
+
+def is_published(lake: ServerProcess) -> bool:
+    status = status_of(lake)
+    return bool(status["committedPosition"] == status["durablePosition"])
+
+
+def wait_for(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
+
+
+def rows_of(catalog: RestCatalog, table: str) -> dict[str, dict[str, Any]]:
+    rows = catalog.load_table(table).scan().to_arrow().to_pylist()
+    by_key = {row.pop("_key"): row for row in rows}
+    assert len(by_key) == len(rows), "a key has two rows"
+    return by_key
+
+
+def changes_of(catalog: RestCatalog, table: str) -> list[dict[str, Any]]:
+    rows = catalog.load_table(f"{table}__changes").scan().to_arrow().to_pylist()
+    return sorted(rows, key=lambda row: row["_position"])
+
+
+def test_a_table_is_made_of_what_its_rows_say(lake: ServerProcess, catalog: RestCatalog) -> None:
+    row = {"n": 1, "f": 1.5, "b": True, "s": "x", "t": "2026-01-02T03:04:05Z", "o": {"a": 1}, "l": ["p", "q"]}
+    send(lake, insert("kinds", "1", **row), insert("kinds", "2", n=2, later="new"))
+    flush(lake)
+    types = {field.name: str(field.field_type) for field in catalog.load_table("default.kinds").schema().fields}
+    assert types == {
+        "_key": "string",
+        "_rescued": "string",
+        "n": "long",
+        "f": "double",
+        "b": "boolean",
+        "s": "string",
+        "t": "timestamptz",
+        "o": types["o"],
+        "l": "list<string>",
+        "later": "string",
+    }
+    rows = rows_of(catalog, "default.kinds")
+    assert rows["1"]["o"] == {"a": 1}
+    assert rows["1"]["later"] is rows["2"]["f"] is None
+    send(lake, insert("kinds", "3", n="no number", brand_new={"x": 1}))
+    flush(lake)
+    third = rows_of(catalog, "default.kinds")["3"]
+    assert (third["n"], json.loads(third["_rescued"]), third["brand_new"]) == (None, {"n": "no number"}, {"x": 1})
+
+
+def test_the_state_is_what_a_dictionary_would_be(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, *(insert("shop.items", str(n), n=n) for n in range(5)))
+    flush(lake)
+    send(
+        lake,
+        update("shop.items", "0", {"n": 0}, {"n": 10}),
+        update("shop.items", "0", {"n": 10}, {"n": 20}),
+        delete("shop.items", "1", {"n": 1}),
+        insert("shop.items", "1", n=11),
+        delete("shop.items", "2", {"n": 2}),
+        delete("shop.items", "never there", {"n": 0}),
+        update("shop.items", "33", {"n": 3}, {"n": 33}, metadata={"previousRowId": "3"}),
+    )
+    flush(lake)
+    assert {key: row["n"] for key, row in rows_of(catalog, "shop.items").items()} == {
+        "0": 20,
+        "1": 11,
+        "33": 33,
+        "4": 4,
+    }
+    last = changes_of(catalog, "shop.items")[-7:]
+    assert [(row["_operation"], row["_key"], row["n"], row["_before"] and row["_before"]["n"]) for row in last] == [
+        ("UPDATE", "0", 10, 0),
+        ("UPDATE", "0", 20, 10),
+        ("DELETE", "1", 1, 1),
+        ("INSERT", "1", 11, None),
+        ("DELETE", "2", 2, 2),
+        ("DELETE", "never there", 0, 0),
+        ("UPDATE", "33", 33, 3),
+    ]
+    assert {row["_source"] for row in last} == {"shop"}
+
+
+def test_all_tables_of_a_publish_have_one_moment_and_the_position_of_the_journal(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    send(lake, insert("left", "1", n=1), insert("right", "1", n=1))
+    flush(lake)
+    heads = [catalog.load_table(f"default.{name}").current_snapshot() for name in ("left", "left__changes", "right")]
+    assert len({head.timestamp_ms for head in heads if head}) == 1
+    position = lake.get("/v1/published")[1]["position"]
+    assert {head.summary["dolake.published-to"] for head in heads if head and head.summary} == {str(position)}
+    assert status_of(lake)["committedPosition"] == status_of(lake)["durablePosition"] == position
+
+
+def test_a_transaction_is_visible_as_a_whole_or_not_at_all(lake: ServerProcess, catalog: RestCatalog) -> None:
+    def part(number: int, *, is_last: bool = False) -> dict[str, Any]:
+        metadata = {"transactionId": "t1", "transactionEnd": is_last}
+        return insert("ledger", str(number), n=number) | {"metadata": metadata}
+
+    send(lake, insert("ledger", "0", n=0), source="bank")
+    flush(lake)
+    send(lake, part(1), part(2), source="bank")
+    wait_for(lambda: status_of(lake)["pipeline"]["state"] == "ready", "the pipeline has looked at it")
+    time.sleep(1.0)  # long beyond the freshness target: it would be there by now
+    assert set(rows_of(catalog, "default.ledger")) == {"0"}
+    send(lake, part(3, is_last=True), source="bank")
+    flush(lake)
+    assert set(rows_of(catalog, "default.ledger")) == {"0", "1", "2", "3"}
+
+
+def test_a_backlog_is_cut_into_publishes(lake: ServerProcess, catalog: RestCatalog) -> None:
+    before = lake.get("/v1/write-stats")[1]["publish"]["count"]
+    send(lake, *(insert("many", str(n), n=n) for n in range(5_000)))
+    flush(lake)
+    assert lake.get("/v1/write-stats")[1]["publish"]["count"] - before >= 5
+    assert len(rows_of(catalog, "default.many")) == 5_000
+
+
+def test_senders_hear_when_their_changes_are_in_the_tables(lake: ServerProcess) -> None:
+    async def persisted() -> dict[str, Any]:
+        async with Speaker(lake.url) as speaker:
+            assert (await speaker.ask(batch(1, [event(1, table="heard")], source="listener")))["status"] == "buffered"
+            answer = await speaker.ask({"type": "flush_request", "sourceDoId": "listener"})
+            while answer.get("status") != "persisted":
+                answer = await speaker.hear(_WAIT_S)
+            return answer
+
+    answer = run(persisted(), timeout_s=_WAIT_S)
+    assert answer["sequenceNumber"] == 1
+    assert status_of(lake)["journal"]["consumers"]["pipeline"] == status_of(lake)["committedPosition"]
+
+
+def test_a_warehouse_that_cannot_be_written_opens_the_breaker_and_heals_by_itself(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    send(lake, insert("sick", "0", n=0))
+    flush(lake)
+    data = lake.home / "warehouse" / "default" / "sick__changes" / "data"
+    aside = data.with_name("data-aside")
+    data.rename(aside)
+    data.write_text("not a folder")
+    send(lake, *(insert("sick", str(n), n=n) for n in range(1, 4)))
+    wait_for(lambda: status_of(lake)["circuitBreakerState"] == "open", "the breaker opens")
+    assert lake.get("/v1/write-stats")[1]["publish"]["lastFailure"]
+
+    async def fallback() -> str:
+        async with Speaker(lake.url) as speaker:
+            answer = await speaker.ask(batch(1, [event(1, table="sick", row_id="4")], source="patient"))
+            return str(answer["status"])
+
+    assert run(fallback(), timeout_s=_WAIT_S) == "fallback"
+    assert set(rows_of(catalog, "default.sick")) == {"0"}
+    data.unlink()
+    aside.rename(data)
+    wait_for(lambda: is_published(lake), "everything flows again")
+    assert set(rows_of(catalog, "default.sick")) == {"0", "1", "2", "3", "4"}
+    assert [row["_key"] for row in changes_of(catalog, "default.sick")] == ["0", "1", "2", "3", "4"]
+    assert status_of(lake)["circuitBreakerState"] == "closed"
+
+
+def test_a_table_of_somebody_else_is_left_alone(lake: ServerProcess, catalog: RestCatalog) -> None:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import LongType, NestedField
+
+    catalog.create_table("default.theirs", Schema(NestedField(1, "id", LongType())))
+    send(lake, insert("theirs", "1", n=1))
+    wait_for(lambda: "somebody else" in lake.get("/v1/write-stats")[1]["publish"]["lastFailure"], "it says why")
+    catalog.drop_table("default.theirs")
+    flush(lake)
+    assert set(rows_of(catalog, "default.theirs")) == {"1"}
+
+
+def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_is_made_anew(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    send(lake, *(insert("phoenix", str(n), n=n) for n in range(10)))
+    flush(lake)
+    before = status_of(lake)["pipeline"]
+    (child,) = [each for each in psutil.Process(lake.pid).children() if "dolake.pipeline" in each.cmdline()]
+    tree = [child, *child.children(recursive=True)]
+    child.kill()
+    shutil.rmtree(lake.home / "keyindex")
+    send(lake, update("phoenix", "3", {"n": 3}, {"n": 33}), delete("phoenix", "4", {"n": 4}))
+    flush(lake)
+    assert status_of(lake)["pipeline"]["generation"] == before["generation"] + 1
+    rows = rows_of(catalog, "default.phoenix")
+    assert {key: row["n"] for key, row in rows.items()} == {str(n): n for n in range(10) if n != 4} | {"3": 33}
+    _, alive = psutil.wait_procs(tree, timeout=_WAIT_S)
+    assert not alive, "the dead pipeline left processes behind"
+
+
+def test_spark_sleeps_when_nothing_comes_and_wakes_with_the_first_change(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    lake.get("/v1/config", method="PATCH", body={"pipelineIdleMs": 200})
+    wait_for(lambda: status_of(lake)["pipeline"]["state"] == "sleeping", "Spark sleeps")
+    assert not [each for each in psutil.Process(lake.pid).children() if "dolake.pipeline" in each.cmdline()]
+    lake.get("/v1/config", method="PATCH", body={"pipelineIdleMs": 3_600_000})
+    send(lake, insert("sleeper", "1", n=1))
+    wait_for(
+        lambda: status_of(lake)["committedPosition"] == status_of(lake)["durablePosition"], "it woke and published"
+    )
+    assert set(rows_of(catalog, "default.sleeper")) == {"1"}
+
+
+def test_a_server_that_stops_publishes_what_it_has_and_one_that_is_killed_leaves_no_process(
+    tmp_path: Path,
+) -> None:
+    with ServerProcess(tmp_path, settings="freshness_target_ms = 60_000", has_pipeline=True) as server:
+        wait_for(lambda: status_of(server)["pipeline"]["state"] == "ready", "Spark is up")
+        send(server, insert("last", "1", n=1))
+        tree = psutil.Process(server.pid).children(recursive=True)
+        assert server.stop() == 0
+        _, alive = psutil.wait_procs(tree, timeout=_WAIT_S)
+        assert not alive, "stopping left processes behind"
+        server.start()
+        assert status_of(server)["committedPosition"] == 1
+        wait_for(lambda: status_of(server)["pipeline"]["state"] == "ready", "Spark is up")
+        tree = psutil.Process(server.pid).children(recursive=True)
+        server.kill()
+        _, alive = psutil.wait_procs(tree, timeout=_WAIT_S)
+        assert not alive, "a killed server left processes behind"
