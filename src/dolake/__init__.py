@@ -3,14 +3,22 @@
 changes.py       Change, Batch, StreamId: the nouns every room shares
 positions.py     Position, and the milestones: sent, received, durable, committed, announced
 tables/          what a DoLake table is, as pure rules
-errors.py  settings.py  telemetry.py     the error tree; every option; log format and metric names
+errors.py  settings/  telemetry.py     the error tree; every option; log format and metric names
+crashpoints.py   where tests let a process die
 
 wire/            spoken      messages.py: the words on the socket; session.py: who may say what, and when
 receiver/        received    endpoint.py: sockets, limits, back-pressure; admission.py: who may write what
 journal/         durable     record.py: bytes of one record; segment.py: one file; embedded.py: a directory of files;
                              dedup.py: seen before?; retention.py: what may go; reader.py: follow from any process
+pipeline/        written     the Spark process, the one importer of pyspark: cut.py, tasks.py (in Spark's workers),
+                             fold.py (last change per key), staging.py, publish.py, iceberg.py (all that is said in Java)
+keyindex/        found       index.py, runs.py: key -> data file and position; any process reads it
+storage/         kept        local.py: bytes by path
+catalog/         visible     rest.py: Iceberg REST; commit.py: requirements + updates -> new metadata (pure);
+                             sqlite.py: where the pointers live; sql/: the statements, named
 
-server/          one process: app.py joins the rooms' routes, lifecycle.py starts and stops them
+server/          one process: app.py joins the rooms' routes, lifecycle.py starts and stops them,
+                 spark_process.py watches the pipeline
 client/          the SDK: aio.py (the one implementation), sync.py (wraps it)
 cli/             one file per command
 """

@@ -58,6 +58,23 @@ def catalog(
     _show_floors(_benchmark("catalog").run_catalog_bench(out=out, home=home))
 
 
+@app.command("peers")
+def peers(
+    events: Annotated[int, typer.Option(help="Rows to insert.")] = 1_000_000,
+    batches: Annotated[int, typer.Option(help="Batches of 1,000 updates and 50 deletes after that.")] = 100,
+    only: Annotated[str, typer.Option(help="Some of dolake,spark,pyiceberg,ducklake; all of them otherwise.")] = "",
+    peer_seconds: Annotated[float, typer.Option(help="How long PyIceberg may take for the batches.")] = 120,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Inserts, and batches that must be visible one by one, beside Spark, PyIceberg and DuckLake; what each costs."""
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    report = _benchmark("peers").run_peers_bench(
+        events=events, batches=batches, only=names, peer_seconds=peer_seconds, out=out, home=home
+    )
+    _show_peers(report)
+
+
 def _benchmark(name: str) -> Any:
     if not (_ROOT / "benchmarks").is_dir():
         raise NotFound("the benchmarks are not installed", hint="they live in the repository: run this from a clone")
@@ -82,6 +99,38 @@ def _show_floors(report: dict[str, Any]) -> None:
         promised = f"at least {floor['at_least']:,}" if "at_least" in floor else f"at most {floor['at_most']:,}"
         floors.add_row(floor["name"], f"{floor['measured']:,}", promised, "met" if floor["met"] else "missed")
     console.print(floors)
+
+
+def _show_peers(report: dict[str, Any]) -> None:
+    """On a terminal a row for each system, with ~ where a figure is an estimate; the JSON has the rest."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+        return
+    shown = Table(
+        "",
+        "inserts: wall / CPU s",
+        "batches: wall / CPU s",
+        "visible p50 / p95 s",
+        "files, MB",
+        "right",
+        title=f"peers on {report['machine']['name']}",
+    )
+    for name, system in report["systems"].items():
+        inserts, changes = system["inserts"], system["changes"]
+        about = "~" if changes["is_estimate"] else ""
+        shown.add_row(
+            name,
+            f"{inserts['wall_s']:,} / {inserts['cpu_s']:,}",
+            f"{about}{changes['wall_s']:,} / {about}{changes['cpu_s']:,}",
+            f"{changes['visible_p50_s']} / {changes['visible_p95_s']}",
+            f"{changes['files']:,}, {changes['mb']:,}",
+            "yes" if inserts["right"] and changes["right"] else "no",
+        )
+    console.print(shown)
+    for floor in report["floors"]:
+        verdict = "met" if floor["met"] else "missed"
+        console.print(f"{floor['name']}: {floor['measured']:,}, promised at most {floor['at_most']:,}: {verdict}")
 
 
 def _show(report: dict[str, Any]) -> None:
