@@ -265,6 +265,26 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_is_made_anew
     assert not alive, "the dead pipeline left processes behind"
 
 
+def test_a_large_publish_is_written_in_slices_that_agree(lake: ServerProcess, catalog: RestCatalog) -> None:
+    """The first slice has not seen the column that the last one brings, and both change the same keys."""
+    lake.get("/v1/config", method="PATCH", body={"pipelineBatchEventsMax": 200_000})
+    (child,) = [each for each in psutil.Process(lake.pid).children() if "dolake.pipeline" in each.cmdline()]
+    child.kill()  # its successor knows the new limit, and starts while we send
+    count = 45_000
+    send(
+        lake,
+        *(insert("sliced", str(n), n=n) for n in range(count - 2)),
+        update("sliced", "0", {"n": 0}, {"n": -1, "late": {"x": 1}}),
+        delete("sliced", "1", {"n": 1}),
+    )
+    flush(lake)
+    rows = rows_of(catalog, "default.sliced")
+    assert len(rows) == count - 3
+    assert (rows["0"]["n"], rows["0"]["late"], rows["2"]["late"]) == (-1, {"x": 1}, None)
+    assert sum(row["n"] for row in rows.values()) == sum(range(count - 2)) - 1 - 1
+    assert len(changes_of(catalog, "default.sliced")) == count
+
+
 def test_spark_sleeps_when_nothing_comes_and_wakes_with_the_first_change(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:

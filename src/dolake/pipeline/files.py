@@ -83,6 +83,10 @@ def new_file(location: str, token: str) -> str:
     return f"{location}/data/{token}-{uuid.uuid4()}.parquet"
 
 
+def remove_file(location: str) -> None:
+    path_of(location).unlink(missing_ok=True)
+
+
 def remove_files(location: str, token: str) -> None:
     """Remove what a try that failed has left."""
     for path in path_of(location).joinpath("data").glob(f"{token}-*.parquet"):

@@ -22,7 +22,7 @@ from dolake.keyindex import Block, Changes
 from dolake.pipeline import fold
 from dolake.pipeline.cut import Cut
 from dolake.pipeline.deletes import DeletePlan
-from dolake.pipeline.files import WriteOptions, remove_files
+from dolake.pipeline.files import WriteOptions, remove_file, remove_files
 from dolake.pipeline.sourcetables import SourceTable, SourceTables
 from dolake.pipeline.tasks import SliceJob, Staged, StateJob, Wanting, write_slice, write_state
 from dolake.tables.schema import Seen
@@ -30,6 +30,7 @@ from dolake.tables.schema import Seen
 Json = dict[str, Any]
 Answer = dict[str, Staged | Wanting]
 _GROWS_MAX = 5
+_ROUNDS = 4
 
 
 @dataclass(slots=True)
@@ -96,27 +97,36 @@ class Staging:
                     remove_files(found.changes.location, self._token)
 
     def _write_slices(self, cut: Cut, steps: Steps) -> list[dict[str, Staged]]:
-        """Ask the workers, give the tables the columns that they lack, and ask again for those tables."""
+        """Ask the workers, give the tables the columns that they lack, and ask again for those tables.
+
+        Again in all slices: so all files of a table have the same columns.
+        """
         done: list[dict[str, Staged]] = [{} for _ in cut.slices]
-        asked: dict[int, frozenset[str] | None] = dict.fromkeys(range(len(cut.slices)))
+        lacking: frozenset[str] | None = None
         for _ in range(_GROWS_MAX):
             with steps.timed("write"):
-                answers = dict(zip(asked, self._ask(cut, asked), strict=True))
-            for number, answer in answers.items():
-                done[number] |= {name: part for name, part in answer.items() if isinstance(part, Staged)}
-            asked = {number: lacking for number, answer in answers.items() if (lacking := _lacking(answer))}
-            if not asked:
+                answers = self._ask(cut, lacking)
+            lacking = frozenset(
+                name for answer in answers for name, part in answer.items() if isinstance(part, Wanting)
+            )
+            for found, answer in zip(done, answers, strict=True):
+                for name, part in answer.items():
+                    if isinstance(part, Staged) and name in lacking:
+                        remove_file(part.changes_file["file-path"])
+                    elif isinstance(part, Staged):
+                        found[name] = part
+            if not lacking:
                 return done
             with steps.timed("grow"):
-                self._grow(answers.values())
+                self._grow(answers)
         raise Damaged("the tables do not take the columns that the changes have", hint="look at the table's schema")
 
-    def _ask(self, cut: Cut, asked: dict[int, frozenset[str] | None]) -> list[Answer]:
+    def _ask(self, cut: Cut, only: frozenset[str] | None) -> list[Answer]:
         plans = {name: found.plan for name in cut.tables if (found := self._tables.find(name))}
         jobs = [
             SliceJob(
                 journal=self._journal,
-                part=cut.slices[number],
+                part=part,
                 plans=plans,
                 options=self._options,
                 has_source_in_key=self._tables.has_source_in_key,
@@ -124,7 +134,7 @@ class Staging:
                 token=self._token,
                 only=only,
             )
-            for number, only in asked.items()
+            for part in cut.slices
         ]
         return list(run_jobs(self._spark, write_slice, jobs))
 
@@ -181,14 +191,13 @@ class Staging:
         return files
 
 
-def run_jobs(spark: SparkContext, do: Callable[[Any], Any], jobs: list[Any]) -> Iterator[Any]:
-    """Do each job in one of Spark's workers, as many at a time as it has cores; yields the results in order."""
-    return (
-        spark.parallelize(jobs, len(jobs)).map(do).toLocalIterator()
-        if len(jobs) > 64
-        else iter(spark.parallelize(jobs, max(1, len(jobs))).map(do).collect())
-    )
-
-
 def _lacking(answer: Answer) -> frozenset[str]:
     return frozenset(name for name, part in answer.items() if isinstance(part, Wanting))
+
+
+def run_jobs(spark: SparkContext, do: Callable[[Any], Any], jobs: list[Any]) -> Iterator[Any]:
+    """Do each job in one of Spark's workers; yields the results in order, and never has more than a few in memory."""
+    size = _ROUNDS * spark.defaultParallelism
+    for first in range(0, len(jobs), size):
+        part = jobs[first : first + size]
+        yield from spark.parallelize(part, len(part)).map(do).collect()
