@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from msgspec import UNSET, Struct
+from msgspec.json import Encoder
 
 from dolake.changes import Change
 from dolake.errors import InvalidInput, MessageValidationError
@@ -54,7 +55,8 @@ def encode_piece(
     Errors name the change by its index in the send.
     """
     now_ms = time.time_ns() // 1_000_000
-    bodies = [_encoded(change, offset + index, now_ms) for index, change in enumerate(changes)]
+    events = [_event_of(change, index, now_ms) for index, change in enumerate(changes, offset)]
+    bodies = _encode_events(events, offset)
     _check_numbering(bodies)
     if event_bytes_max is not None:
         _check_sizes(bodies, offset, event_bytes_max)
@@ -65,9 +67,9 @@ def encode_piece(
             path=f"changes[{offset}].sequence",
             hint="sequences rise along a send, without repeats",
         )
-    events = b",".join([b'{"sequence":%d,%b' % (own or index, rest) for index, (own, rest) in enumerate(bodies, 1)])
+    joined = b",".join([b'{"sequence":%d,%b' % (own or index, rest) for index, (own, rest) in enumerate(bodies, 1)])
     try:
-        message = decode_received(b'{"type":"cdc_batch","sourceDoId":"-","sequenceNumber":0,"events":[%b]}' % events)
+        message = decode_received(b'{"type":"cdc_batch","sourceDoId":"-","sequenceNumber":0,"events":[%b]}' % joined)
         check_events(cast(EnvelopeBatch, message))
     except MessageValidationError as error:
         raise MessageValidationError(error.message, path=_path_in_send(error.path, offset), hint=error.hint) from None
@@ -86,22 +88,37 @@ class _Event(Struct, rename="camel", omit_defaults=True, gc=False):
     metadata: Any = None
 
 
+_encode_lines = Encoder().encode_lines
 _SPELLINGS = (("rowId", "row_id"), ("timestamp", "timestamp_ms"))
 _KEYS = frozenset(("table", "operation", "before", "after", "metadata", "sequence")).union(*_SPELLINGS)
 
 
-def _encoded(change: ChangeLike, index: int, now_ms: int) -> Body:
-    sequence, event = _from_change(change) if isinstance(change, Change) else _from_mapping(change, index)
+def _event_of(change: ChangeLike, index: int, now_ms: int) -> tuple[int, _Event]:
+    sequence, event = _from_change(change, now_ms) if type(change) is Change else _from_mapping(change, index, now_ms)
     if type(sequence) is not int:
         raise MessageValidationError(
             f"Expected `int`, got `{type(sequence).__name__}`", path=f"changes[{index}].sequence"
         )
-    event.timestamp = event.timestamp or now_ms
+    return sequence, event
+
+
+def _encode_events(events: list[tuple[int, _Event]], offset: int) -> list[Body]:
+    """All in one call, which is faster; where that fails, one by one, to say which it was."""
     try:
-        body = encode(event)
-        if b"null" in body:  # what no JSON number can say is written as null, and the value would be lost
+        lines = _encode_lines([event for _, event in events]).split(b"\n")
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        lines = []
+    if len(lines) != len(events) + 1:  # the last one is empty
+        lines = [_encode_one(event, index) for index, (_, event) in enumerate(events, offset)]
+    for index, ((_, event), line) in enumerate(zip(events, lines, strict=False), offset):
+        if b"null" in line:  # what no JSON number can say is written as null, and the value would be lost
             _refuse_not_finite((event.before, event.after, event.metadata), index)
-        return Body(sequence, body[1:])
+    return [Body(sequence, line[1:]) for (sequence, _), line in zip(events, lines, strict=False)]
+
+
+def _encode_one(event: _Event, index: int) -> bytes:
+    try:
+        return encode(event)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise MessageValidationError(
             f"cannot be written as JSON: {error}",
@@ -119,9 +136,9 @@ def _refuse_not_finite(value: object, index: int) -> None:
         _refuse_not_finite(each, index)
 
 
-def _from_change(change: Change) -> tuple[Any, _Event]:
+def _from_change(change: Change, now_ms: int) -> tuple[Any, _Event]:
     return change.sequence, _Event(
-        change.timestamp_ms,
+        change.timestamp_ms or now_ms,
         change.operation,
         change.table,
         change.row_id,
@@ -131,9 +148,9 @@ def _from_change(change: Change) -> tuple[Any, _Event]:
     )
 
 
-def _from_mapping(mapping: object, index: int) -> tuple[Any, _Event]:
+def _from_mapping(mapping: object, index: int, now_ms: int) -> tuple[Any, _Event]:
     """A missing key stays missing in the event, so that the message about it is the same as the server's."""
-    if not isinstance(mapping, Mapping):
+    if type(mapping) is not dict and not isinstance(mapping, Mapping):
         raise MessageValidationError(
             f"Expected a Change or a mapping, got `{type(mapping).__name__}`", path=f"changes[{index}]"
         )
@@ -143,7 +160,7 @@ def _from_mapping(mapping: object, index: int) -> tuple[Any, _Event]:
             problem, path=f"changes[{index}]", hint=f"a change has the keys {', '.join(sorted(_KEYS))}"
         )
     return get("sequence") or 0, _Event(
-        get("timestamp") or get("timestamp_ms"),
+        get("timestamp") or get("timestamp_ms") or now_ms,
         get("operation", UNSET),
         get("table", UNSET),
         get("rowId", get("row_id", UNSET)),
