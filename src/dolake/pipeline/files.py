@@ -25,8 +25,10 @@ from pyiceberg.io.pyarrow import (
     schema_to_pyarrow,
 )
 from pyiceberg.schema import Schema
+from pyiceberg.types import StringType
 
 from dolake.storage.local import path_of
+from dolake.tables.layout import KEY
 
 Json = dict[str, Any]
 _PATH_ID, _POSITION_ID = 2147483546, 2147483545
@@ -46,13 +48,17 @@ class Shape:
     arrow: pa.Schema
     statistics: Any
     ids: Mapping[str, int]
+    repeating: list[str]
+    """The columns that get a dictionary: strings but for the key. For other columns it costs more than it saves."""
 
 
 @lru_cache(maxsize=256)
 def shape_of(schema_json: str) -> Shape:
     schema = Schema.model_validate_json(schema_json)
     arrow = pa.schema([_small(field) for field in schema_to_pyarrow(schema)])
-    return Shape(arrow, compute_statistics_plan(schema, {}), parquet_path_to_id_mapping(schema))
+    statistics, ids = compute_statistics_plan(schema, {}), parquet_path_to_id_mapping(schema)
+    strings = [path for path, id_ in ids.items() if isinstance(statistics[id_].iceberg_type, StringType)]
+    return Shape(arrow, statistics, ids, [path for path in strings if path != KEY])
 
 
 def _small(field: pa.Field) -> pa.Field:
@@ -95,7 +101,7 @@ def remove_files(location: str, token: str) -> None:
 
 def write_rows(rows: pa.Table, location: str, shape: Shape, options: WriteOptions) -> Json:
     """Write a data file; returns its entry for a commit."""
-    metadata = _write(rows, location, options)
+    metadata = _write(rows, location, options, shape.repeating)
     statistics = data_file_statistics_from_parquet_metadata(metadata, shape.statistics, dict(shape.ids))
     found = statistics.to_serialized_dict()
     return {
@@ -121,7 +127,7 @@ def write_deletes(data_file: str, positions: NDArray[Any], location: str) -> Jso
     """Write a position delete file that names one data file; `positions` are sorted."""
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([data_file]))
     table = pa.table([paths.cast(pa.string()), pa.array(positions.astype(np.int64))], schema=_DELETES)
-    _write(table, location, WriteOptions("zstd", max(1, len(positions))))
+    _write(table, location, WriteOptions("zstd", max(1, len(positions))), ["file_path"])
     name, (low, high) = data_file.encode(), positions[[0, -1]].astype("<i8")
     return {
         "spec-id": 0,
@@ -143,7 +149,7 @@ def read_positions(location: str) -> NDArray[np.uint32]:
     return cast("NDArray[np.uint32]", column.to_numpy().astype(np.uint32))
 
 
-def _write(table: pa.Table, location: str, options: WriteOptions) -> pq.FileMetaData:
+def _write(table: pa.Table, location: str, options: WriteOptions, repeating: list[str]) -> pq.FileMetaData:
     path = path_of(location)
     path.parent.mkdir(parents=True, exist_ok=True)
     collected: list[pq.FileMetaData] = []
@@ -154,7 +160,7 @@ def _write(table: pa.Table, location: str, options: WriteOptions) -> pq.FileMeta
         row_group_size=options.row_group_size,
         metadata_collector=collected,
         store_schema=False,
-        use_dictionary=True,
+        use_dictionary=repeating or False,
     )
     sync(path)
     return collected[0]

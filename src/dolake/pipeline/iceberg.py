@@ -19,6 +19,7 @@ from dolake.tables.layout import MANAGED
 
 Json = dict[str, Any]
 PIPELINE_HEADER = "X-DoLake-Pipeline"
+_WARM_ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +57,41 @@ class StagedCommit:
     java: Any
 
 
+def rest_options(uri: str, secret: str) -> dict[str, str]:
+    """Our own server as the catalog."""
+    return {
+        "type": "rest",
+        "uri": uri,
+        f"header.{PIPELINE_HEADER}": secret,
+        "snapshot-loading-mode": "refs",
+        "rest-metrics-reporting-enabled": "false",
+    }
+
+
+def warm_up(spark: SparkSession, schema: Json) -> None:
+    """Have Java load and compile what a publish needs, on a table in memory; the first one would take seconds more."""
+    iceberg = Iceberg(spark, {"catalog-impl": "org.apache.iceberg.inmemory.InMemoryCatalog"})
+    table = iceberg.create(("warm", "up"), schema, {"format-version": "2"})
+    data = {"spec-id": 0, "content": "data", "file-path": "memory:/1", "file-format": "parquet", "partition": []}
+    data |= {"file-size-in-bytes": 1, "record-count": 1}
+    deletes = data | {"content": "position-deletes", "file-path": "memory:/2", "referenced-data-file": "memory:/1"}
+    for _ in range(_WARM_ROUNDS):
+        table.java.newAppend().appendFile(next(iceberg._content_files([data], table.java.spec()))).commit()
+        table = iceberg.refresh(table)
+        iceberg.stage(TableChange(table, [data], [deletes], touched=["memory:/1"]), {})
+
+
 class Iceberg:
     """The catalog, seen from Spark's Java process."""
 
-    def __init__(self, spark: SparkSession, uri: str, secret: str) -> None:
+    def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         jvm: Any = spark._jvm
         self._jvm, self._gateway = jvm, cast("Any", spark.sparkContext._gateway)
-        options = {
-            "type": "rest",
-            "uri": uri,
-            f"header.{PIPELINE_HEADER}": secret,
-            "snapshot-loading-mode": "refs",
-            "rest-metrics-reporting-enabled": "false",
-        }
         # Plain files: Hadoop's own local file system would put a checksum file beside each of ours.
         hadoop = jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
         hadoop.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
         hadoop.set("fs.file.impl.disable.cache", "true")
-        self._catalog = jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog("dolake", options, hadoop)
+        self._catalog = jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog("dolake", dict(options), hadoop)
         self._files = jvm.org.apache.iceberg.ContentFileParser
         self._mapper = jvm.org.apache.iceberg.util.JsonUtil.mapper()
 

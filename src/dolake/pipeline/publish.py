@@ -26,12 +26,14 @@ from dolake.journal.reader import JournalReader, Place
 from dolake.keyindex.format import ROW_SIZE
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.pipeline.files import WriteOptions, sync
-from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange
+from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, rest_options, warm_up
 from dolake.pipeline.link import Published, Start, TableReport
 from dolake.pipeline.sourcetables import SourceTables
 from dolake.pipeline.staging import StagedTable, Staging, Steps, run_jobs
 from dolake.positions import Position
 from dolake.storage.local import path_of
+from dolake.tables.layout import state_schema
+from dolake.tables.schema import Field
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ class Publisher:
     def __init__(self, spark: SparkSession, start: Start) -> None:
         context, lake = spark.sparkContext, start.lake
         self._start = start
-        self._iceberg = Iceberg(spark, start.catalog_uri, start.secret)
+        self._iceberg = Iceberg(spark, rest_options(start.catalog_uri, start.secret))
         self._tables = SourceTables(
             self._iceberg,
             Path(start.home, "keyindex"),
@@ -76,7 +78,9 @@ class Publisher:
         self._place: Place | None = None
         self._is_uncertain = False
         self.position = start.published
-        list(run_jobs(context, abs, [0] * self._parallel))  # the workers start now, and not with the first change
+        # Everything starts now, and not with the first change.
+        list(run_jobs(context, abs, [0] * self._parallel))
+        warm_up(spark, state_schema((Field("id", "long"),), has_source=False))
 
     def publish_next(self, to: Position) -> Published | Cut:
         """Publish the next cut before `to`; the cut itself when there is nothing in it that may be published yet."""

@@ -30,7 +30,7 @@ from dolake.wire.messages import EventMetadata, RawEvent
 
 Json = dict[str, Any]
 _NO_IMAGE = b"null"
-_FIRST_LOOK_ROWS = 10_000
+_FIRST_LOOK_ROWS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
