@@ -11,7 +11,7 @@ receiver/        received    endpoint.py: sockets, limits, back-pressure; admiss
 journal/         durable     record.py: bytes of one record; segment.py: one file; embedded.py: a directory of files;
                              dedup.py: seen before?; retention.py: what may go; reader.py: follow from any process
 pipeline/        written     the Spark process, the one importer of pyspark: cut.py, tasks.py (in Spark's workers),
-                             fold.py (last change per key), staging.py, publish.py, iceberg.py (all that is said in Java)
+                             fold.py (last change per key), staging.py, publish.py, iceberg.py (what is said in Java)
 keyindex/        found       index.py, runs.py: key -> data file and position; any process reads it
 storage/         kept        local.py: bytes by path
 catalog/         visible     rest.py: Iceberg REST; commit.py: requirements + updates -> new metadata (pure);
