@@ -1,22 +1,28 @@
 """What surrounds every benchmark: a home that goes away, a way to end it, and on which machine it ran.
 
-From ingest.py and catalog.py, whose reports must name all this to be comparable.
+From every benchmark; their reports must name all this to be comparable.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 PACKAGES = ("dolake", "aiohttp", "msgspec", "numpy", "google-crc32c", "uvloop")
 
@@ -98,3 +104,54 @@ def _cpu_name() -> str:
 def _file_system(folder: Path) -> str | None:
     mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
     return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else None
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What stands around a run's figures; made when it starts."""
+
+    benchmark: str
+    folder: Path
+    packages: Sequence[str] = ()
+    began_s: float = field(default_factory=time.monotonic)
+    began_cpu_s: float = field(default_factory=machine_cpu_s)
+
+    def report(self, figures: dict[str, Any], floors: Iterable[dict[str, Any]], out: Path | None) -> dict[str, Any]:
+        """The whole report; `out` also gets it as JSON."""
+        report = {
+            "benchmark": self.benchmark,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": commit_of_repository(),
+            "machine": machine_of(self.folder),
+            "versions": versions_of(*self.packages),
+            "busy_cores": round((machine_cpu_s() - self.began_cpu_s) / (time.monotonic() - self.began_s), 2),
+            **figures,
+            "floors": list(floors),
+        }
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(report, indent=2) + "\n")
+        return report
+
+
+def at_most(name: str, measured: float, floor: float) -> dict[str, Any]:
+    """A promise with what was measured, and whether it was kept."""
+    return {"name": name, "measured": measured, "at_most": floor, "met": measured <= floor}
+
+
+def at_least(name: str, measured: float, floor: float) -> dict[str, Any]:
+    return {"name": name, "measured": measured, "at_least": floor, "met": measured >= floor}
+
+
+def progress_bars() -> Progress:
+    """For a terminal; nothing elsewhere. A bar's `note` stands at its end."""
+    return Progress(
+        TextColumn("{task.description:<32}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        disable=not sys.stdout.isatty(),
+    )

@@ -92,13 +92,14 @@ def upsert(
 @app.command("pipeline")
 def pipeline(
     seconds: Annotated[float, typer.Option(help="How long to send, after a warm-up.")] = 180,
+    warm_up: Annotated[float, typer.Option(help="Seconds of sending that do not count.")] = 30,
     lag: Annotated[int, typer.Option(help="Most events sent and not yet published.")] = 200_000,
     out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
     home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
 ) -> None:
     """Events per second from a client to published tables, their cost and the memory; each with its floor."""
     benchmark = _benchmark("pipeline")
-    load = benchmark.Load(seconds=seconds, lag_max_events=lag)
+    load = benchmark.Load(seconds=seconds, warm_up_s=warm_up, lag_max_events=lag)
     _show_floors(benchmark.run_pipeline_bench(load, out=out, home=home))
 
 

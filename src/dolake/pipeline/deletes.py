@@ -7,7 +7,7 @@ knows which to take along. Positions last used are kept in memory, up to a bound
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,8 @@ class DeletePlan:
     add: dict[str, Json]
     remove: list[Json]
     positions: dict[str, Positions]
+    dropped: Sequence[str] = ()
+    """Data files that leave the table, and their delete files with them."""
 
 
 class DeleteFiles:
@@ -41,16 +43,19 @@ class DeleteFiles:
         self._positions: OrderedDict[str, Positions] = OrderedDict()
         self._cached = 0
 
-    def plan(self, gone: Mapping[str, Positions], token: str) -> DeletePlan:
+    def plan(self, gone: Mapping[str, Positions], token: str, dropped: Sequence[str] = ()) -> DeletePlan:
         """Write new delete files that have these positions too; several at a time, for most of it is waiting."""
         merged = {path: np.union1d(self._known(path), positions) for path, positions in gone.items()}
         with ThreadPoolExecutor(_WRITERS) as threads:
             targets = [new_file(self._location, token) for _ in merged]
             written = threads.map(write_deletes, merged, merged.values(), targets)
             add = dict(zip(merged, written, strict=True))
-        return DeletePlan(add, [entry for path in gone for entry in self._entries.get(path, ())], merged)
+        return DeletePlan(add, self._entries_of([*gone, *dropped]), merged, dropped)
 
     def apply(self, plan: DeletePlan) -> None:
+        for path in plan.dropped:
+            self._entries.pop(path, None)
+            self._cached -= len(self._positions.pop(path, ()))
         for path, entry in plan.add.items():
             self._entries[path] = [entry]
             self._keep(path, plan.positions[path])
@@ -58,6 +63,9 @@ class DeleteFiles:
     def of(self, path: str) -> Positions:
         """The positions that are deleted in this data file."""
         return self._known(path)
+
+    def _entries_of(self, paths: Iterable[str]) -> list[Json]:
+        return [entry for path in paths for entry in self._entries.get(path, ())]
 
     def _known(self, path: str) -> Positions:
         if path in self._positions:

@@ -76,6 +76,31 @@ def _small_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+def fitted(columns: list[pa.Array], have: list[pa.Field], want: list[pa.Field], rows: int) -> list[pa.Array]:
+    """Columns of an older file as the table has them now: found by id, whatever their names; null where there is none."""
+    by_id = {_id_of(field): (column, field) for column, field in zip(columns, have, strict=True)}
+    return [
+        _fitted(*by_id[_id_of(field)], field) if _id_of(field) in by_id else pa.nulls(rows, field.type)
+        for field in want
+    ]
+
+
+def _fitted(array: pa.Array, have: pa.Field, want: pa.Field) -> pa.Array:
+    if pa.types.is_struct(want.type):
+        parts = [array.field(index) for index in range(have.type.num_fields)]
+        inside = fitted(parts, list(have.type), list(want.type), len(array))
+        return pa.StructArray.from_arrays(inside, fields=list(want.type), mask=array.is_null())
+    if pa.types.is_list(want.type):
+        inside = _fitted(array.values, have.type.value_field, want.type.value_field)
+        return pa.ListArray.from_arrays(array.offsets, inside, type=want.type, mask=array.is_null())
+    return array.cast(want.type)
+
+
+def _id_of(field: pa.Field) -> bytes:
+    id_: bytes = field.metadata[b"PARQUET:field_id"]
+    return id_
+
+
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """How Parquet files are written."""

@@ -41,6 +41,7 @@ class TableChange:
 
     table: IcebergTable
     add_rows: Sequence[Json] = ()
+    remove_rows: Sequence[Json] = ()
     add_deletes: Sequence[Json] = ()
     remove_deletes: Sequence[Json] = ()
     touched: Sequence[str] = ()
@@ -78,7 +79,7 @@ def warm_up(spark: SparkSession, schema: Json) -> None:
     for _ in range(_WARM_ROUNDS):
         table.java.newAppend().appendFile(next(iceberg._content_files([data], table.java.spec()))).commit()
         table = iceberg.refresh(table)
-        iceberg.stage(TableChange(table, [data], [deletes], touched=["memory:/1"]), {})
+        iceberg.stage(TableChange(table, [data], add_deletes=[deletes], touched=["memory:/1"]), {})
 
 
 class Iceberg:
@@ -153,7 +154,7 @@ class Iceberg:
         java = change.table.java
         try:
             transaction = java.newTransaction()
-            if change.add_deletes or change.remove_deletes:
+            if change.add_deletes or change.remove_deletes or change.remove_rows:
                 update = self._row_delta(transaction, change)
             else:
                 update = transaction.newAppend()
@@ -190,6 +191,8 @@ class Iceberg:
         update.validateDataFilesExist(list(change.touched)).validateDeletedFiles()
         for file in self._content_files(change.add_rows, spec):
             update.addRows(file)
+        for file in self._content_files(change.remove_rows, spec):
+            update.removeRows(file)
         for file in self._content_files(change.add_deletes, spec):
             update.addDeletes(file)
         for file in self._content_files(change.remove_deletes, spec):

@@ -28,7 +28,7 @@ from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.pipeline.files import WriteOptions, sync
 from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, rest_options, warm_up
 from dolake.pipeline.link import Published, Start, TableReport
-from dolake.pipeline.sourcetables import SourceTables
+from dolake.pipeline.sourcetables import SourceTables, brief
 from dolake.pipeline.staging import StagedTable, Staging, Steps, run_jobs
 from dolake.positions import Position
 from dolake.storage.local import path_of
@@ -154,7 +154,7 @@ class Publisher:
                     part.source.index.merge()
         with steps.timed("refresh"):
             for part in staged:
-                part.source.deletes.apply(part.deletes)
+                _apply(part)
                 part.source.changes = self._iceberg.refresh(part.source.changes)
                 if part.has_state:
                     part.source.state = self._iceberg.refresh(part.source.state)
@@ -176,6 +176,14 @@ class Publisher:
         raise Unavailable("the catalog does not answer", hint="is the server running?")
 
 
+def _apply(part: StagedTable) -> None:
+    """The publish is visible: remember the table's files as they are now."""
+    part.source.deletes.apply(part.deletes)
+    for file in part.merged_files:
+        del part.source.files[file["file-path"]]
+    part.source.files |= {file["file-path"]: brief(file) for file in part.state_files}
+
+
 def _changes(part: StagedTable) -> list[TableChange]:
     """The commits of a source table: its changes always, its state where that changes."""
     changes = [TableChange(part.source.changes, add_rows=part.changes_files)]
@@ -185,6 +193,7 @@ def _changes(part: StagedTable) -> list[TableChange]:
             TableChange(
                 part.source.state,
                 add_rows=part.state_files,
+                remove_rows=part.merged_files,
                 add_deletes=list(deletes.add.values()),
                 remove_deletes=deletes.remove,
                 touched=list(deletes.add),

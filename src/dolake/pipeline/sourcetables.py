@@ -23,6 +23,8 @@ from dolake.tables.schema import Columns, Seen, grow, with_additions
 
 logger = logging.getLogger(__name__)
 
+Json = dict[str, Any]
+
 Run = Callable[[Callable[[Any], Any], list[Any]], Iterator[Any]]
 """Runs a function on each job in Spark's workers, and yields the results in order."""
 
@@ -37,12 +39,24 @@ class SourceTable:
     columns: Columns
     index: KeyIndex
     deletes: DeleteFiles
+    files: dict[str, Json]
+    """The state's data files by path, as a commit names them."""
+
+    def live_rows(self) -> dict[str, int]:
+        """How many rows of each data file are current."""
+        return dict.fromkeys(self.files, 0) | {file.path: file.rows for file in self.index.view.manifest.files}
 
     @property
     def plan(self) -> TablePlan:
         return TablePlan(
             self.columns, self.state.schema, self.state.location, self.changes.schema, self.changes.location
         )
+
+
+def brief(entry: Json) -> Json:
+    """What a commit needs to remove a file: its bounds and counts only take memory."""
+    names = ("spec-id", "content", "file-path", "file-format", "partition", "file-size-in-bytes", "record-count")
+    return {name: entry[name] for name in names}
 
 
 class SourceTables:
@@ -105,8 +119,9 @@ class SourceTables:
 
     def _open(self, name: str, state: IcebergTable, changes: IcebergTable) -> SourceTable:
         columns = layout.columns_of(json.loads(state.schema))
-        files = {data["file-path"]: deletes for data, deletes in self._iceberg.files(state)}
-        deletes = DeleteFiles(state.location, files)
+        found = list(self._iceberg.files(state))
+        files = {data["file-path"]: brief(data) for data, _ in found}
+        deletes = DeleteFiles(state.location, {data["file-path"]: entries for data, entries in found})
         folder = self._folder / state.uuid
         try:
             index = KeyIndex.open(folder, state.snapshot_id, is_verified=False)
@@ -114,7 +129,7 @@ class SourceTables:
             logger.warning("key index rebuild started", extra={"table": name, "reason": str(error)})
             index = rebuild(folder, state.snapshot_id, self._read_keys(list(files), deletes))
             logger.info("key index rebuilt", extra={"table": name, "rows": index.row_count})
-        return SourceTable(name, state, changes, columns, index, deletes)
+        return SourceTable(name, state, changes, columns, index, deletes, files)
 
     def _read_keys(self, paths: list[str], deletes: DeleteFiles) -> Iterator[Block]:
         jobs = [KeysJob(path, deletes.of(path), self.has_source_in_key) for path in paths]

@@ -19,18 +19,31 @@ from pyspark import SparkContext
 from dolake.crashpoints import reach
 from dolake.errors import Damaged, DoLakeError
 from dolake.keyindex import Block, Changes
+from dolake.keyindex.hashes import no_hashes
 from dolake.pipeline import fold
 from dolake.pipeline.cut import Cut
-from dolake.pipeline.deletes import DeletePlan
+from dolake.pipeline.deletes import DeletePlan, Positions
 from dolake.pipeline.files import WriteOptions, remove_file, remove_files
 from dolake.pipeline.sourcetables import SourceTable, SourceTables
-from dolake.pipeline.tasks import SliceJob, Staged, StateJob, Wanting, write_slice, write_state
+from dolake.pipeline.tasks import (
+    MergedFile,
+    MergeJob,
+    SliceJob,
+    Staged,
+    StateJob,
+    Wanting,
+    merge_files,
+    write_slice,
+    write_state,
+)
+from dolake.tables.maintenance import files_to_merge
 from dolake.tables.schema import Seen
 
 Json = dict[str, Any]
 Answer = dict[str, Staged | Wanting]
 _GROWS_MAX = 5
 _ROUNDS = 4
+_NONE: Positions = np.empty(0, np.uint32)
 
 
 @dataclass(slots=True)
@@ -55,6 +68,8 @@ class StagedTable:
     source: SourceTable
     changes_files: list[Json]
     state_files: list[Json]
+    merged_files: list[Json]
+    """Data files of the state that leave it: their rows are in one of `state_files` now."""
     deletes: DeletePlan
     index_changes: Changes
 
@@ -65,7 +80,7 @@ class StagedTable:
     @property
     def has_state(self) -> bool:
         """Whether the state changes at all: deleting a key that is not there leaves it as it is."""
-        return bool(self.state_files or self.deletes.add)
+        return bool(self.state_files or self.deletes.add or self.merged_files)
 
 
 class Staging:
@@ -157,20 +172,36 @@ class Staging:
             state_files = self._state_files(source, found, rows, is_whole=len(slices) == 1)
         with steps.timed("index"):
             old = source.index.positions_by_path(source.index.look_up(joined.hashes))
+        merged_paths = files_to_merge(source.live_rows())
+        with steps.timed("merge"):
+            merged = self._merge(source, {path: old.pop(path, _NONE) for path in merged_paths})
         with steps.timed("deletes"):
-            deletes = source.deletes.plan(old, self._token)
+            deletes = source.deletes.plan(old, self._token, merged_paths)
         blocks = [
             Block(file["file-path"], part.hashes, np.arange(len(part)))
             for file, part in zip(state_files, rows, strict=True)
             if file
         ]
+        if merged.file:
+            blocks.append(Block(merged.file["file-path"], merged.hashes, np.arange(len(merged.hashes.hi))))
         return StagedTable(
             source,
             [part.changes_file for part in found],
-            [file for file in state_files if file],
+            [file for file in (*state_files, merged.file) if file],
+            [source.files[path] for path in merged_paths],
             deletes,
             Changes(blocks, fold.gone(joined)),
         )
+
+    def _merge(self, source: SourceTable, files: dict[str, Positions]) -> MergedFile:
+        """The live rows of these data files, without those that this publish replaces, as one file."""
+        live = source.live_rows()
+        chosen = {path: np.union1d(source.deletes.of(path), gone) for path, gone in files.items() if live[path]}
+        if not chosen:
+            return MergedFile(None, no_hashes())
+        job = MergeJob(source.plan, chosen, self._options, self._tables.has_source_in_key, self._token)
+        merged: MergedFile = next(run_jobs(self._spark, merge_files, [job]))
+        return merged
 
     def _state_files(
         self, source: SourceTable, slices: list[Staged], rows: list[fold.Outcomes], *, is_whole: bool

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dolake.keyindex.datafiles import Block
 from dolake.keyindex.hashes import Hashes, hash_keys, no_hashes
 from dolake.pipeline.cut import Slice, metadata_of
-from dolake.pipeline.files import Shape, WriteOptions, new_file, shape_of, write_rows
+from dolake.pipeline.files import Shape, WriteOptions, fitted, new_file, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold, outcomes
 from dolake.pipeline.gather import Gathered, gather
 from dolake.pipeline.rows import Rows, read_rows
@@ -245,6 +245,45 @@ def _write_state(
     return write_rows(
         pa.table(chosen.columns, schema=shape.arrow), new_file(plan.state_location, token), shape, options
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MergeJob:
+    """Write the live rows of these data files of the state, given with the rows that are deleted, as one file."""
+
+    plan: TablePlan
+    files: dict[str, NDArray[np.uint32]]
+    options: WriteOptions
+    has_source_in_key: bool
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFile:
+    """Several data files in one; `file` is None when no row was left."""
+
+    file: Json | None
+    hashes: Hashes
+
+
+def merge_files(job: MergeJob) -> MergedFile:
+    shape = shape_of(job.plan.state_schema)
+    rows = pa.concat_tables([_live_rows(path, deleted, shape) for path, deleted in job.files.items()])
+    if not rows.num_rows:
+        return MergedFile(None, no_hashes())
+    sources = rows.column(SOURCE).to_pylist() if job.has_source_in_key else None
+    hashes = _hashes(rows.column(KEY).to_pylist(), sources)
+    return MergedFile(write_rows(rows, new_file(job.plan.state_location, job.token), shape, job.options), hashes)
+
+
+def _live_rows(path: str, deleted: NDArray[np.uint32], shape: Shape) -> pa.Table:
+    """In the columns that the table has now."""
+    found = pq.read_table(path_of(path), partitioning=None)
+    kept = np.ones(found.num_rows, np.bool_)
+    kept[deleted] = False
+    live = found.filter(pa.array(kept)).combine_chunks()
+    columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in live.columns]
+    return pa.table(fitted(columns, list(live.schema), list(shape.arrow), live.num_rows), schema=shape.arrow)
 
 
 @dataclass(frozen=True, slots=True)
