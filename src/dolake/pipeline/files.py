@@ -77,7 +77,7 @@ def _small_type(type_: pa.DataType) -> pa.DataType:
 
 
 def fitted(columns: list[pa.Array], have: list[pa.Field], want: list[pa.Field], rows: int) -> list[pa.Array]:
-    """Columns of an older file as the table has them now: found by id, whatever their names; null where there is none."""
+    """Columns of an older file as the table has them now: found by id, whatever their names; null where it has none."""
     by_id = {_id_of(field): (column, field) for column, field in zip(columns, have, strict=True)}
     return [
         _fitted(*by_id[_id_of(field)], field) if _id_of(field) in by_id else pa.nulls(rows, field.type)
