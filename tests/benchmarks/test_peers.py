@@ -20,8 +20,7 @@ from dolake.errors import InvalidInput
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.chaos  # four systems, two of them on Spark: minutes
 def test_every_system_does_the_same_work_and_the_report_has_what_it_cost(tmp_path: Path) -> None:
     out = tmp_path / "results" / "peers.json"
     disk = tmp_path / "disk"

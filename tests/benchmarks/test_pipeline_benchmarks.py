@@ -66,6 +66,7 @@ def test_duckdb_sees_every_batch_some_time_after_its_ack(tmp_path: Path, disk: P
     assert set(report["cpu_s"]) == KINDS | {"reader"}
 
 
+@pytest.mark.chaos  # two Sparks, one after the other: minutes
 def test_updates_and_merges_leave_the_same_rows(tmp_path: Path, disk: Path) -> None:
     # In a process of its own: PySpark gives a process one session, which is that of the other tests here.
     out = tmp_path / "upsert.json"

@@ -58,11 +58,12 @@ class Cut:
 
 
 @dataclass(slots=True)
-class _Open:
-    """A transaction whose end was not seen yet."""
+class _Transaction:
+    """A transaction as far as it was seen, from its first change to its last."""
 
     id: str
     start: Position
+    last: Position
     since_ms: int
 
 
@@ -83,17 +84,42 @@ class _Walk:
     event_count: int = 0
     byte_count: int = 0
     tables: set[str] = field(default_factory=set)
-    open: dict[StreamId, _Open] = field(default_factory=dict)
+    transactions: list[_Transaction] = field(default_factory=list)
+    open: dict[StreamId, _Transaction] = field(default_factory=dict)
+    """The last transaction of each stream, while its end was not seen."""
 
     def add(self, place: Place, record: Record) -> None:
         self.records.append(_Seen(record.position, record.end, place))
         self.event_count += record.change_count
         self.byte_count += len(record.payload)
         self.tables.update(record.tables)
-        follow_transactions(self.open, record)
+        self._follow_transactions(record)
 
-    def held_from(self) -> Position | None:
-        return min((each.start for each in self.open.values()), default=None)
+    def _follow_transactions(self, record: Record) -> None:
+        """Its stream's next change with another transaction, or without one, ends the last one."""
+        if _MARK not in record.payload:
+            self.open.pop(record.stream, None)
+            return
+        for at, event in enumerate(decode_raw_batch(record.payload).events, record.position):
+            metadata = metadata_of(event)
+            if metadata is None or metadata.transaction_id is None:
+                self.open.pop(record.stream, None)
+                continue
+            found, id_ = self.open.get(record.stream), str(metadata.transaction_id)
+            if found is None or found.id != id_:
+                found = self.open[record.stream] = _Transaction(id_, at, at, record.commit_timestamp_ms)
+                self.transactions.append(found)
+            found.last = at
+            if metadata.transaction_end:
+                del self.open[record.stream]
+
+    def end_before(self, position: Position) -> Position:
+        """The last place up to here that is inside no transaction: not an open one, and not one of another stream."""
+        end = min((each.start for each in self.open.values()), default=position)
+        end = min(end, position)
+        while split := [each.start for each in self.transactions if each.start < end <= each.last]:
+            end = min(split)
+        return end
 
 
 def next_cut(
@@ -110,41 +136,23 @@ def next_cut(
     walk = _Walk()
     for at, record in reader.walk(start, to, place):
         walk.add(at, record)
-        held = walk.held_from()
         is_full = walk.event_count >= limits.events_max or walk.byte_count >= limits.bytes_max
-        if is_full and (held is None or held > start or walk.byte_count >= limits.transaction_bytes_max):
+        if is_full and (walk.end_before(record.end) > start or walk.byte_count >= limits.transaction_bytes_max):
             break
     if not walk.records:
         return Cut(start, to, (), frozenset(), None)  # a gap that a repair left
-    end = min(walk.records[-1].end, to)
-    is_all = end == to
-    held = walk.held_from()
-    if held is not None:
+    seen = min(walk.records[-1].end, to)
+    end = walk.end_before(seen)
+    if walk.open:
         since_ms = min(each.since_ms for each in walk.open.values())
-        is_overdue = now_ms - since_ms >= limits.transaction_wait_max_ms and is_all
-        if is_overdue or (held <= start and walk.byte_count >= limits.transaction_bytes_max):
-            logger.warning("open transaction published", extra={"position": held, "waited_ms": now_ms - since_ms})
-        elif held <= start:
+        is_overdue = now_ms - since_ms >= limits.transaction_wait_max_ms and seen == to
+        if is_overdue or (end <= start and walk.byte_count >= limits.transaction_bytes_max):
+            logger.warning("open transaction published", extra={"position": end, "waited_ms": now_ms - since_ms})
+            end = seen
+        elif end <= start:
             return Cut(start, start, (), frozenset(), place, since_ms)
-        else:
-            end = min(end, held)
     slices = tuple(_slices(walk.records, start, end, parallel))
     return Cut(start, end, slices, frozenset(walk.tables), _place_of(walk.records, end))
-
-
-def follow_transactions(open_: dict[StreamId, _Open], record: Record) -> None:
-    """Note which transaction of this stream is open after this record."""
-    if _MARK not in record.payload:
-        open_.pop(record.stream, None)  # its next change without a transaction ends the last one
-        return
-    for index, event in enumerate(decode_raw_batch(record.payload).events):
-        metadata = metadata_of(event)
-        id_ = None if metadata is None or metadata.transaction_id is None else str(metadata.transaction_id)
-        found = open_.get(record.stream)
-        if id_ is None or (metadata and metadata.transaction_end):
-            open_.pop(record.stream, None)
-        elif found is None or found.id != id_:
-            open_[record.stream] = _Open(id_, record.position + index, record.commit_timestamp_ms)
 
 
 def metadata_of(event: RawEvent) -> EventMetadata | None:

@@ -22,7 +22,7 @@ from dolake.keyindex import Block, Changes
 from dolake.keyindex.hashes import no_hashes
 from dolake.pipeline import fold
 from dolake.pipeline.cut import Cut
-from dolake.pipeline.deletes import DeletePlan, Positions
+from dolake.pipeline.deletes import DeletePlan, Positions, union
 from dolake.pipeline.files import WriteOptions, remove_file, remove_files
 from dolake.pipeline.sourcetables import SourceTable, SourceTables
 from dolake.pipeline.tasks import (
@@ -196,7 +196,7 @@ class Staging:
     def _merge(self, source: SourceTable, files: dict[str, Positions]) -> MergedFile:
         """The live rows of these data files, without those that this publish replaces, as one file."""
         live = source.live_rows()
-        chosen = {path: np.union1d(source.deletes.of(path), gone) for path, gone in files.items() if live[path]}
+        chosen = {path: union(source.deletes.of(path), gone) for path, gone in files.items() if live[path]}
         if not chosen:
             return MergedFile(None, no_hashes())
         job = MergeJob(source.plan, chosen, self._options, self._tables.has_source_in_key, self._token)

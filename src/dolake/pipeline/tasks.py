@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import UNSET, Raw
+from msgspec.json import Decoder, encode
 from numpy.typing import NDArray
 
 from dolake.keyindex.datafiles import Block
@@ -31,6 +32,7 @@ from dolake.wire.messages import EventMetadata, RawEvent
 Json = dict[str, Any]
 _NO_IMAGE = b"null"
 _FIRST_LOOK_ROWS = 4_000
+_split_row = Decoder(dict[str, Raw]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanti
     metadata = [metadata_of(event) for event in changes.events]
     folded = fold(_outcomes(changes, metadata, has_source_in_key=job.has_source_in_key))
     shape = shape_of(plan.changes_schema)
-    rescued = _rescued(rows, images)
+    rescued = _rescued(rows, images, olds)
     written = _changes_table(changes, metadata, rows.columns, rescued, olds, shape)
     changes_file = write_rows(written, new_file(plan.changes_location, job.token), shape, job.options)
     kept = folded.rows[folded.rows != GONE]
@@ -133,16 +135,30 @@ def _image_of(event: RawEvent) -> bytes:
     return _NO_IMAGE if image is UNSET else bytes(image)
 
 
-def _rescued(rows: Rows, images: list[bytes]) -> pa.Array:
+def _rescued(rows: Rows, images: list[bytes], olds: list[int]) -> pa.Array:
     """What did not fit, for each change: values of the row itself, and of the row before it under `_before`."""
     count = len(images)
-    own = rows.rescued.slice(0, count)
-    if own.null_count == count and not rows.unreadable:
+    own, before = rows.rescued.slice(0, count), rows.rescued.slice(count)
+    if rows.rescued.null_count == len(rows.rescued) and not rows.unreadable:
         return own
     texts = own.to_pylist()
     for row in rows.unreadable:
         if row < count:
             texts[row] = images[row].decode(errors="replace")
+    for row, text in zip(olds, before.to_pylist(), strict=True):
+        if text is not None:
+            texts[row] = f'{texts[row][:-1]},"{BEFORE}":{text}}}' if texts[row] else f'{{"{BEFORE}":{text}}}'
+    return pa.array(texts, pa.string())
+
+
+def _without_before(rescued: pa.ChunkedArray) -> pa.Array:
+    """For the state, which has no row before."""
+    texts = rescued.to_pylist()
+    for row, text in enumerate(texts):
+        if text is not None and f'"{BEFORE}"' in text:
+            own = _split_row(text)
+            own.pop(BEFORE, None)
+            texts[row] = encode(own).decode() if own else None
     return pa.array(texts, pa.string())
 
 
@@ -242,9 +258,10 @@ def _write_state(
     chosen = changes.select(shape.arrow.names)
     if len(rows) < changes.num_rows:
         chosen = chosen.take(pa.array(rows))
-    return write_rows(
-        pa.table(chosen.columns, schema=shape.arrow), new_file(plan.state_location, token), shape, options
-    )
+    if (rescued := chosen.column(RESCUED)).null_count < len(rescued):
+        chosen = chosen.set_column(chosen.schema.names.index(RESCUED), RESCUED, _without_before(rescued))
+    state = pa.table(chosen.columns, schema=shape.arrow)
+    return write_rows(state, new_file(plan.state_location, token), shape, options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,7 @@ class SparkProcess:
 
     async def _order(self, child: Process) -> None:
         durable = self._progress.tail.durable
-        self._is_busy, self._held = True, None
+        self._is_busy, self._held, self._held_at = True, None, durable
         self.stats.state = "publishing"
         self._progress.publish_started()
         await self._say(child, to_line(Publish(durable)))
@@ -283,7 +283,6 @@ class SparkProcess:
                 self.stats.state = "ready"
                 self._progress.publish_ended()
                 self._held = report if report.waiting_since_ms is not None else None
-                self._held_at = self._progress.tail.durable
             case Failed():
                 self._is_busy = False
                 self.stats.state = "ready"

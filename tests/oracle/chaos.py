@@ -1,0 +1,185 @@
+"""`make chaos`: every crash many times over, each on a lake that goes on through all of them; and a table of results.
+
+    python -m tests.oracle.chaos --runs 10 --minutes 120
+
+Writes docs/explain/chaos.md. The exit code is 1 when something differed or there was no time for all runs. A lake with
+a difference is kept for whoever wants to look, and the next run begins a new one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tests.oracle.driver import PIPELINE_POINTS, SERVER_POINTS, Lake, Trouble
+from tests.oracle.troubles import CrashAt, KillPipeline, KillServer
+
+PAGE = Path(__file__).parents[2] / "docs" / "explain" / "chaos.md"
+
+_MEANINGS = {
+    "before_staging": "the pipeline, before it writes a file",
+    "staged": "the pipeline, when all files are written and no table names them",
+    "before_publish": "the pipeline, before it sends the publish",
+    "publish_unanswered": "the server, when the publish is made and not answered",
+    "published": "the pipeline, when the publish is answered and its key index not stored",
+    "before_ack": "the server, before it tells senders `persisted`",
+    "before_trim": "the server, before it lets go of the published part of the journal",
+    "pipeline killed": "the pipeline, by `kill -9` at a random moment",
+    "server killed": "the server, by `kill -9` at a random moment",
+}
+
+
+def _crash_at(point: str, lake: Lake) -> Trouble:
+    return CrashAt(lake, point, then=point)
+
+
+_TROUBLES: dict[str, Callable[[Lake], Trouble]] = {
+    **{point: partial(_crash_at, point) for point in (*PIPELINE_POINTS, *SERVER_POINTS)},
+    "pipeline killed": KillPipeline,
+    "server killed": KillServer,
+}
+_PAGE = """\
+# Chaos: what crashes do to the tables
+
+`make chaos` wrote this page. It sends random changes (3 tables, 4 streams, new columns, values that do not fit,
+transactions across batches, key changes, batches sent twice) to a real server with Spark, lets a process die in the
+middle, waits until another has taken over and everything is published, and compares:
+
+- the state tables, read by DuckDB and PyIceberg through the catalog, with a dictionary that applied the same changes;
+- the changes tables with the list of all changes: each once, at the position that its ack gave, with the right images;
+- the files: no equality delete, at most one delete file for a data file, and no transaction split by a publish;
+- the processes: nothing is left of the dead one after 15 seconds, and no two pipelines ever published side by side.
+
+A lake goes on through all the crashes of its row, so what one of them broke would show in the next comparison.
+
+| Who dies, and where | Runs | Changes | Restarts | Differences |
+|---|---:|---:|---:|---:|
+{rows}
+
+{end}
+
+Made on {date} with seed {seed} in {minutes:.0f} minutes, on {machine}.
+To repeat: `make chaos CHAOS_ARGS="--seed {seed}"`.
+"""
+
+
+@dataclass(slots=True)
+class Result:
+    """One row of the table."""
+
+    name: str
+    run_count: int = 0
+    change_count: int = 0
+    restart_count: int = 0
+    differences: list[str] = field(default_factory=list)
+
+    def as_row(self) -> str:
+        figures = (self.run_count, self.change_count, self.restart_count, len(self.differences))
+        return f"| `{self.name}`: {_MEANINGS[self.name]} | " + " | ".join(f"{figure:,}" for figure in figures) + " |"
+
+
+class Chaos:
+    """All runs of all rows, as far as the time allows."""
+
+    def __init__(self, options: argparse.Namespace, console: Console) -> None:
+        self._options, self._console = options, console
+        self._dice = random.Random(options.seed)
+        self._stop_at: float = time.monotonic() + 60 * options.minutes
+        self._home = Path(tempfile.mkdtemp(prefix="dolake-chaos-", dir=options.folder))
+
+    def run(self) -> list[Result]:
+        results = [Result(name) for name in self._options.only or _TROUBLES]
+        columns = (TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console) as progress:
+            bars = [progress.add_task(result.name, total=self._options.runs, start=False) for result in results]
+            for result, bar in zip(results, bars, strict=True):
+                progress.start_task(bar)
+                while result.run_count < self._options.runs and not self.is_late:
+                    self._run_lake(result, partial(progress.advance, bar))
+                progress.stop_task(bar)
+        if not any(result.differences for result in results):
+            shutil.rmtree(self._home, ignore_errors=True)
+        return results
+
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() > self._stop_at
+
+    def _run_lake(self, result: Result, advance: Callable[[], object]) -> None:
+        """One lake through as many runs as are left, or until something differs."""
+        home = self._home / f"{result.name.replace(' ', '-')}-{result.run_count}"
+        home.mkdir()
+        change_count, restart_count = result.change_count, result.restart_count
+        with Lake(home, seed=self._dice.randrange(2**32)) as lake:
+            while result.run_count < self._options.runs and not self.is_late:
+                found = self._run_once(lake, result.name)
+                result.run_count += 1
+                result.change_count = change_count + lake.change_count
+                result.restart_count = restart_count + lake.restart_count
+                advance()
+                if found:
+                    self._console.print(f"[red]{result.name}: {len(found)} differences, see {home}")
+                    self._console.print(*found[:5], sep="\n", markup=False)
+                    result.differences += found
+                    return
+        shutil.rmtree(home, ignore_errors=True)
+
+    def _run_once(self, lake: Lake, name: str) -> list[str]:
+        """What differs after one crash; a run that does not come to its end is a difference, too."""
+        try:
+            lake.run(self._options.groups, _TROUBLES[name](lake))
+            return lake.differences()
+        except Exception as error:
+            return [f"seed {lake.seed}: " + "".join(traceback.format_exception(error))]
+
+
+def write_page(results: list[Result], options: argparse.Namespace, minutes: float) -> None:
+    is_short = any(result.run_count < options.runs for result in results)
+    page = _PAGE.format(
+        rows="\n".join(result.as_row() for result in results),
+        end=f"The time limit of {options.minutes:g} minutes ended it early." if is_short else "All runs were made.",
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        seed=options.seed,
+        minutes=minutes,
+        machine=f"{os.cpu_count()} cores ({platform.machine()}, Python {platform.python_version()})",
+    )
+    options.page.write_text(page)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.oracle.chaos", description="Crash DoLake many times.")
+    parser.add_argument("--runs", type=int, default=10, help="crashes of each kind")
+    parser.add_argument("--groups", type=int, default=200, help="groups of changes in a run, four or five changes each")
+    parser.add_argument("--minutes", type=float, default=120, help="begin no run after so long")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--only", action="append", choices=list(_TROUBLES), help="a kind of crash; may be repeated")
+    parser.add_argument(
+        "--folder", type=Path, help="where the lakes are made; by default the folder for temporary files"
+    )
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
+    options = parser.parse_args()
+    console, started = Console(), time.monotonic()
+    results = Chaos(options, console).run()
+    write_page(results, options, (time.monotonic() - started) / 60)
+    console.print(f"wrote {options.page}")
+    is_whole = all(result.run_count >= options.runs and not result.differences for result in results)
+    return 0 if is_whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""DuckDB, PyIceberg and Spark, each as a function from a table's name to its rows.
+
+From driver.py; all of them go through the server's REST catalog, as any user's would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sysconfig
+import warnings
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+from pyiceberg.catalog.rest import RestCatalog
+from pyspark.sql import SparkSession
+
+from tests.oracle.checks import Engine
+
+_numbers = itertools.count(1)
+
+
+@contextlib.contextmanager
+def opened(url: str, spark: SparkSession | None = None) -> Iterator[tuple[RestCatalog, dict[str, Engine]]]:
+    """A catalog on this server, and what each engine reads of it."""
+    catalog = RestCatalog("lake", uri=url)
+    with _duck(url) as duck:
+        engines: dict[str, Engine] = {
+            # PyIceberg 0.12 puts lists together from their offsets alone, which turns a null into an empty list.
+            "PyIceberg": Engine(lambda name: catalog.load_table(name).scan().to_arrow(), has_null_lists=False),
+            "DuckDB": Engine(lambda name: duck.execute(f"FROM lake.{name}").to_arrow_table()),
+        }
+        if spark is not None:
+            engines["Spark"] = _spark(spark, url)
+        try:
+            yield catalog, engines
+        finally:
+            catalog.close()
+
+
+@contextlib.contextmanager
+def _duck(url: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
+        for name in ("avro", "httpfs", "iceberg"):
+            file = f"duckdb_extension_{name}/extensions/v{duckdb.__version__}/{name}.duckdb_extension"
+            connection.execute(f"LOAD '{sysconfig.get_path('purelib')}/{file}'")
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{url}', AUTHORIZATION_TYPE 'none')")
+        yield connection
+
+
+def _spark(spark: SparkSession, url: str) -> Engine:
+    """Spark gets a catalog under a new name each time, because a server that was killed has a new address."""
+    catalog = f"oracle_{next(_numbers)}"
+    options = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": url, ".cache-enabled": "false"}
+    for option, value in options.items():
+        spark.conf.set(f"spark.sql.catalog.{catalog}{option}", value)
+
+    def read(name: str) -> pa.Table:
+        with warnings.catch_warnings():
+            # PySpark leaves the socket of a result to the garbage collector, and its comment says so.
+            warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
+            return spark.table(f"{catalog}.{name}").toArrow()
+
+    return Engine(read)
