@@ -267,9 +267,9 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_is_made_anew
 
 def test_a_large_publish_is_written_in_slices_that_agree(lake: ServerProcess, catalog: RestCatalog) -> None:
     """The first slice has not seen the column that the last one brings, and both change the same keys."""
-    lake.get("/v1/config", method="PATCH", body={"pipelineBatchEventsMax": 200_000})
     (child,) = [each for each in psutil.Process(lake.pid).children() if "dolake.pipeline" in each.cmdline()]
-    child.kill()  # its successor knows the new limit, and starts while we send
+    child.kill()  # its successor starts while we send, and finds all of it
+    lake.get("/v1/config", method="PATCH", body={"pipelineBatchEventsMax": 200_000})
     count = 45_000
     send(
         lake,

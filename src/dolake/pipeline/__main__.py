@@ -91,6 +91,7 @@ def _newest(inbox: queue.SimpleQueue[Order]) -> Publish:
 
 def _obey(link: Link, publisher: Publisher, order: Publish) -> None:
     """Publish up to where the order says, in as many publishes as that takes."""
+    publisher.follow(order.pipeline, order.lake)
     try:
         while publisher.position < order.to:
             result = publisher.publish_next(order.to)

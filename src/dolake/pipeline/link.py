@@ -31,9 +31,11 @@ class Start(Struct, frozen=True, tag="start"):
 
 
 class Publish(Struct, frozen=True, tag="publish"):
-    """Publish everything before this position."""
+    """Publish everything before this position, with the settings of now."""
 
     to: Position
+    pipeline: PipelineSettings
+    lake: DoLakeConfig
 
 
 Order = Start | Publish

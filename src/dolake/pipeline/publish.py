@@ -31,6 +31,7 @@ from dolake.pipeline.link import Published, Start, TableReport
 from dolake.pipeline.sourcetables import SourceTables, brief
 from dolake.pipeline.staging import StagedTable, Staging, Steps, run_jobs
 from dolake.positions import Position
+from dolake.settings import DoLakeConfig, PipelineSettings
 from dolake.storage.local import path_of
 from dolake.tables.layout import state_schema
 from dolake.tables.schema import Field
@@ -65,14 +66,8 @@ class Publisher:
             lambda do, jobs: run_jobs(context, do, jobs),
             has_source_in_key=lake.key_scope == "source",
         )
-        options = WriteOptions(lake.parquet_compression, lake.parquet_row_group_size)
-        self._staging = Staging(context, self._tables, start.journal, options)
-        self._limits = Limits(
-            start.pipeline.batch_events_max,
-            start.pipeline.batch_bytes_max,
-            lake.transaction_wait_max_ms,
-            lake.transaction_bytes_max,
-        )
+        self._staging = Staging(context, self._tables, start.journal)
+        self.follow(start.pipeline, lake)
         self._parallel = context.defaultParallelism
         self._reader = JournalReader(Path(start.journal))
         self._place: Place | None = None
@@ -81,6 +76,16 @@ class Publisher:
         # Everything starts now, and not with the first change.
         list(run_jobs(context, abs, [0] * self._parallel))
         warm_up(spark, state_schema((Field("id", "long"),), has_source=False))
+
+    def follow(self, pipeline: PipelineSettings, lake: DoLakeConfig) -> None:
+        """From the next publish on these settings hold."""
+        self._staging.options = WriteOptions(lake.parquet_compression, lake.parquet_row_group_size)
+        self._limits = Limits(
+            pipeline.batch_events_max,
+            pipeline.batch_bytes_max,
+            lake.transaction_wait_max_ms,
+            lake.transaction_bytes_max,
+        )
 
     def publish_next(self, to: Position) -> Published | Cut:
         """Publish the next cut before `to`; the cut itself when there is nothing in it that may be published yet."""

@@ -86,8 +86,9 @@ class StagedTable:
 class Staging:
     """Writes the files of one cut after the other."""
 
-    def __init__(self, spark: SparkContext, tables: SourceTables, journal: str, options: WriteOptions) -> None:
-        self._spark, self._tables, self._journal, self._options = spark, tables, journal, options
+    def __init__(self, spark: SparkContext, tables: SourceTables, journal: str) -> None:
+        self._spark, self._tables, self._journal = spark, tables, journal
+        self.options = WriteOptions("snappy", 100_000)
         self._token = ""
 
     def stage(self, cut: Cut, steps: Steps) -> list[StagedTable]:
@@ -143,7 +144,7 @@ class Staging:
                 journal=self._journal,
                 part=part,
                 plans=plans,
-                options=self._options,
+                options=self.options,
                 has_source_in_key=self._tables.has_source_in_key,
                 is_whole=len(cut.slices) == 1,
                 token=self._token,
@@ -199,7 +200,7 @@ class Staging:
         chosen = {path: union(source.deletes.of(path), gone) for path, gone in files.items() if live[path]}
         if not chosen:
             return MergedFile(None, no_hashes())
-        job = MergeJob(source.plan, chosen, self._options, self._tables.has_source_in_key, self._token)
+        job = MergeJob(source.plan, chosen, self.options, self._tables.has_source_in_key, self._token)
         merged: MergedFile = next(run_jobs(self._spark, merge_files, [job]))
         return merged
 
@@ -212,7 +213,7 @@ class Staging:
         numbers = [number for number, part in enumerate(rows) if len(part)]
         jobs = [
             StateJob(
-                source.plan, slices[number].changes_file["file-path"], rows[number].rows, self._options, self._token
+                source.plan, slices[number].changes_file["file-path"], rows[number].rows, self.options, self._token
             )
             for number in numbers
         ]

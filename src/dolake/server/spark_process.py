@@ -262,7 +262,8 @@ class SparkProcess:
         self._is_busy, self._held, self._held_at = True, None, durable
         self.stats.state = "publishing"
         self._progress.publish_started()
-        await self._say(child, to_line(Publish(durable)))
+        settings = self._settings.current
+        await self._say(child, to_line(Publish(durable, settings.pipeline, settings.lake)))
 
     def _take(self, report: Report) -> None:
         match report:
