@@ -143,10 +143,14 @@ def test_ctrl_c_ends_a_wait_and_leaves_no_thread() -> None:
         assert main is not None
         signal.pthread_kill(main, signal.SIGINT)  # the main thread waits in send()
 
-    with peer_in_a_thread(script) as peer:
-        with pytest.raises(KeyboardInterrupt), connect(peer.url) as lake:
-            lake.send(row(1))
-        assert not client_threads()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with peer_in_a_thread(script) as peer:
+            with pytest.raises(KeyboardInterrupt), connect(peer.url) as lake:
+                lake.send(row(1))
+            assert not client_threads()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_server_that_cannot_be_reached_leaves_no_thread() -> None:

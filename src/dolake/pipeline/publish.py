@@ -69,6 +69,7 @@ class Publisher:
         self._staging = Staging(context, self._tables, start.journal)
         self.follow(start.pipeline, lake)
         self._parallel = context.defaultParallelism
+        self._stagers = ThreadPoolExecutor(_STAGERS, thread_name_prefix="iceberg")
         self._reader = JournalReader(Path(start.journal))
         self._place: Place | None = None
         self._is_uncertain = False
@@ -143,8 +144,7 @@ class Publisher:
         }
         with steps.timed("manifests"):
             changes = [change for part in staged for change in _changes(part)]
-            with ThreadPoolExecutor(_STAGERS) as threads:
-                commits = list(threads.map(lambda change: self._iceberg.stage(change, summary), changes))
+            commits = list(self._stagers.map(lambda change: self._iceberg.stage(change, summary), changes))
             _sync_manifests(commits)
         with steps.timed("index"):
             self._stage_indexes(staged, commits)
@@ -158,11 +158,13 @@ class Publisher:
                     part.source.index.promote()
                     part.source.index.merge()
         with steps.timed("refresh"):
-            for part in staged:
-                _apply(part)
-                part.source.changes = self._iceberg.refresh(part.source.changes)
-                if part.has_state:
-                    part.source.state = self._iceberg.refresh(part.source.state)
+            list(self._stagers.map(self._refresh, staged))
+
+    def _refresh(self, part: StagedTable) -> None:
+        _apply(part)
+        part.source.changes = self._iceberg.refresh(part.source.changes)
+        if part.has_state:
+            part.source.state = self._iceberg.refresh(part.source.state)
 
     def _stage_indexes(self, staged: list[StagedTable], commits: list[StagedCommit]) -> None:
         snapshots = {commit.name: commit.snapshot_id for commit in commits}

@@ -10,6 +10,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,12 +44,13 @@ Json = dict[str, Any]
 Answer = dict[str, Staged | Wanting]
 _GROWS_MAX = 5
 _ROUNDS = 4
+_STAGERS = 4
 _NONE: Positions = np.empty(0, np.uint32)
 
 
 @dataclass(slots=True)
 class Steps:
-    """How long the steps of a publish took."""
+    """How long the steps of a publish took, added up over tables, of which some are worked on at the same time."""
 
     times_ms: dict[str, int] = field(default_factory=dict)
 
@@ -90,6 +92,7 @@ class Staging:
         self._spark, self._tables, self._journal = spark, tables, journal
         self.options = WriteOptions("snappy", 100_000)
         self._token = ""
+        self._stagers = ThreadPoolExecutor(_STAGERS, thread_name_prefix="staging")
 
     def stage(self, cut: Cut, steps: Steps) -> list[StagedTable]:
         """Write everything; where that fails, remove what was written, for the disk may be full."""
@@ -98,12 +101,18 @@ class Staging:
         try:
             answers = self._write_slices(cut, steps)
             names = sorted({name for answer in answers for name in answer})
-            staged = [self._stage_table(name, [answer.get(name) for answer in answers], steps) for name in names]
+            staged = self._stage_tables({name: [answer.get(name) for answer in answers] for name in names}, steps)
         except BaseException:
             self._remove(cut)
             raise
         reach("staged")
         return staged
+
+    def _stage_tables(self, slices: dict[str, list[Staged | None]], steps: Steps) -> list[StagedTable]:
+        """Some tables at the same time: their index, deletes and rows have nothing to do with each other."""
+        running = [self._stagers.submit(self._stage_table, name, parts, steps) for name, parts in slices.items()]
+        wait(running)  # also when one fails: nothing may be written any more when what was written is removed
+        return [each.result() for each in running]
 
     def _remove(self, cut: Cut) -> None:
         for name in cut.tables:
