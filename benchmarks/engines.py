@@ -1,7 +1,7 @@
 """Other engines on the lake: DuckDB, which reads it, and a Spark by hand, which writes as people do without DoLake.
 
-From upsert.py, pipeline.py and freshness.py. Both reach the tables through the server's REST catalog, as any user's
-would. Promise: leaving the `with` block leaves no Java process behind.
+From upsert.py, pipeline.py and freshness.py, and from the tests that read the lake with DuckDB. Both reach the tables
+through the server's REST catalog, as any user's would. Promise: leaving the `with` block leaves no Java process behind.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def duck_on(url: str, *, threads: int | None = None) -> Iterator[duckdb.DuckDBPy
         for name in _EXTENSIONS:
             file = f"duckdb_extension_{name}/extensions/v{duckdb.__version__}/{name}.duckdb_extension"
             connection.execute(f"LOAD '{sysconfig.get_path('purelib')}/{file}'")
+        connection.execute("SET TimeZone = 'UTC'")
         if threads is not None:
             connection.execute(f"SET threads = {threads}")
         connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{url}', AUTHORIZATION_TYPE 'none')")

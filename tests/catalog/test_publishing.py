@@ -18,8 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from dolake.catalog import replies
-from dolake.catalog.base import Name
-from dolake.catalog.call import PIPELINE_HEADER
+from dolake.catalog.base import PIPELINE_HEADER, Name
 from dolake.server.lake import Lake
 from tests.catalog.asking import Asker, Reply, set_properties, snapshot_updates, table_body, view_body
 from tests.catalog.examples import Json

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import sysconfig
 from collections.abc import Iterator
 
-import duckdb
 import pytest
 from duckdb import DuckDBPyConnection
 from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
 
+from benchmarks.engines import duck_on
 from tests.support.server import ServerProcess
 from tests.support.spark import spark_session
 
@@ -43,14 +42,7 @@ def namespace(catalog: RestCatalog) -> str:
 @pytest.fixture
 def duck(server: ServerProcess, namespace: str) -> Iterator[DuckDBPyConnection]:
     """DuckDB inside the test's namespace of the lake. Its extensions are wheels: nothing is downloaded."""
-    site_packages = sysconfig.get_path("purelib")
-    with duckdb.connect() as connection:
-        connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
-        for name in ("avro", "httpfs", "iceberg"):
-            file = f"duckdb_extension_{name}/extensions/v{duckdb.__version__}/{name}.duckdb_extension"
-            connection.execute(f"LOAD '{site_packages}/{file}'")
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{server.url}', AUTHORIZATION_TYPE 'none')")
+    with duck_on(server.url) as connection:
         connection.execute(f"USE lake.{namespace}")
         yield connection
 

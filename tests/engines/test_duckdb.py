@@ -114,6 +114,7 @@ def test_it_scans_the_folder_of_a_table_without_any_catalog(
         table.append(users(id_))
     warehouse = server.home / "warehouse"
     scan = f"FROM iceberg_scan('{warehouse}/default/users', allow_moved_paths = true)"
+    eventually((warehouse / "default" / "users" / "metadata" / "version-hint.text").exists)
     eventually(lambda: sorted(ask(duck, scan)) == [(1, "user 1"), (2, "user 2")])
     duck.execute("DELETE FROM lake.default.users WHERE id = 1")
     eventually(lambda: ask(duck, scan) == [(2, "user 2")])

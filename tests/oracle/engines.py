@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sysconfig
 import warnings
 from collections.abc import Iterator
 
-import duckdb
 import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
 
+from benchmarks.engines import duck_on
 from tests.oracle.checks import Engine
 
 _numbers = itertools.count(1)
@@ -25,7 +24,7 @@ _numbers = itertools.count(1)
 def opened(url: str, spark: SparkSession | None = None) -> Iterator[tuple[RestCatalog, dict[str, Engine]]]:
     """A catalog on this server, and what each engine reads of it."""
     catalog = RestCatalog("lake", uri=url)
-    with _duck(url) as duck:
+    with duck_on(url) as duck:
         engines: dict[str, Engine] = {
             # PyIceberg 0.12 puts lists together from their offsets alone, which turns a null into an empty list.
             "PyIceberg": Engine(lambda name: catalog.load_table(name).scan().to_arrow(), has_null_lists=False),
@@ -37,18 +36,6 @@ def opened(url: str, spark: SparkSession | None = None) -> Iterator[tuple[RestCa
             yield catalog, engines
         finally:
             catalog.close()
-
-
-@contextlib.contextmanager
-def _duck(url: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as connection:
-        connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
-        for name in ("avro", "httpfs", "iceberg"):
-            file = f"duckdb_extension_{name}/extensions/v{duckdb.__version__}/{name}.duckdb_extension"
-            connection.execute(f"LOAD '{sysconfig.get_path('purelib')}/{file}'")
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{url}', AUTHORIZATION_TYPE 'none')")
-        yield connection
 
 
 def _spark(spark: SparkSession, url: str) -> Engine:

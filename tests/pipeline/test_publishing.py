@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
@@ -71,6 +72,16 @@ def flush(lake: ServerProcess) -> None:
 def status_of(lake: ServerProcess) -> dict[str, Any]:
     body: dict[str, Any] = lake.get("/status")[1]
     return body
+
+
+def pipelines_of(lake: ServerProcess) -> list[psutil.Process]:
+    """The server's pipeline processes that are alive."""
+    found = []
+    for child in psutil.Process(lake.pid).children():
+        with contextlib.suppress(psutil.Error):  # one that has just ended has no command line any more
+            if "dolake.pipeline" in child.cmdline():
+                found.append(child)
+    return found
 
 
 def is_published(lake: ServerProcess) -> bool:
@@ -252,7 +263,7 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_is_made_anew
     send(lake, *(insert("phoenix", str(n), n=n) for n in range(10)))
     flush(lake)
     before = status_of(lake)["pipeline"]
-    (child,) = [each for each in psutil.Process(lake.pid).children() if "dolake.pipeline" in each.cmdline()]
+    (child,) = pipelines_of(lake)
     tree = [child, *child.children(recursive=True)]
     child.kill()
     shutil.rmtree(lake.home / "keyindex")
@@ -267,7 +278,7 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_is_made_anew
 
 def test_a_large_publish_is_written_in_slices_that_agree(lake: ServerProcess, catalog: RestCatalog) -> None:
     """The first slice has not seen the column that the last one brings, and both change the same keys."""
-    (child,) = [each for each in psutil.Process(lake.pid).children() if "dolake.pipeline" in each.cmdline()]
+    (child,) = pipelines_of(lake)
     child.kill()  # its successor starts while we send, and finds all of it
     lake.get("/v1/config", method="PATCH", body={"pipelineBatchEventsMax": 200_000})
     count = 45_000
@@ -290,7 +301,7 @@ def test_spark_sleeps_when_nothing_comes_and_wakes_with_the_first_change(
 ) -> None:
     lake.get("/v1/config", method="PATCH", body={"pipelineIdleMs": 200})
     wait_for(lambda: status_of(lake)["pipeline"]["state"] == "sleeping", "Spark sleeps")
-    assert not [each for each in psutil.Process(lake.pid).children() if "dolake.pipeline" in each.cmdline()]
+    wait_for(lambda: not pipelines_of(lake), "its process has ended")
     lake.get("/v1/config", method="PATCH", body={"pipelineIdleMs": 3_600_000})
     send(lake, insert("sleeper", "1", n=1))
     wait_for(

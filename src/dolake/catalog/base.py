@@ -20,6 +20,11 @@ from dolake.positions import Position
 Namespace = tuple[str, ...]
 Kind = Literal["table", "view"]
 
+PIPELINE_HEADER = "X-DoLake-Pipeline"
+"""Who shows the server's secret in it is the pipeline."""
+PUBLISHED_FROM, PUBLISHED_TO, GENERATION = "dolake.published-from", "dolake.published-to", "dolake.generation"
+"""In the summary of each snapshot of a publish: the stretch of the journal that it covers, and who made it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Name:

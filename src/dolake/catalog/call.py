@@ -15,14 +15,13 @@ import msgspec
 from aiohttp import web
 
 from dolake.catalog import locations
-from dolake.catalog.base import Name, Namespace, Remember
+from dolake.catalog.base import PIPELINE_HEADER, Name, Namespace, Remember
 from dolake.catalog.catalog import Catalog
 from dolake.catalog.errors import NoSuchTable, NoSuchView
 from dolake.catalog.pins import Pin
 from dolake.catalog.values import Json, as_object
 from dolake.errors import InvalidInput
 
-PIPELINE_HEADER = "X-DoLake-Pipeline"
 SEPARATOR = "\x1f"
 ANSWERS_KEPT, ANSWERS_KEPT_MS = "PT30M", 30 * 60 * 1000
 _PAGE_MAX = 10_000

@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from dolake.catalog.base import PUBLISHED_TO
 from dolake.catalog.readers import MAIN, current_snapshot_id
 from dolake.catalog.values import Json
 from dolake.errors import NotFound
 from dolake.positions import Position
 
-PUBLISHED_TO = "dolake.published-to"
 WHOLE = re.compile("[0-9]{1,18}")
 
 

@@ -14,20 +14,20 @@ import msgspec
 from aiohttp import web
 
 from dolake.catalog import locations
-from dolake.catalog.base import Name, Publish
+from dolake.catalog.base import GENERATION, PUBLISHED_FROM, PUBLISHED_TO, Name, Publish
 from dolake.catalog.call import ANSWERS_KEPT, SEPARATOR, Call
 from dolake.catalog.catalog import Catalog
 from dolake.catalog.documents import Document
 from dolake.catalog.errors import IllegalArgument, ReadOnly
 from dolake.catalog.partitions import partition_stats
-from dolake.catalog.pins import PUBLISHED_TO, WHOLE, Pin, parse_pin
+from dolake.catalog.pins import WHOLE, Pin, parse_pin
 from dolake.catalog.replies import Answer, Handler, json_answer, loaded, loaded_pinned, once, with_metadata
 from dolake.catalog.tables import TableCommit
 from dolake.catalog.values import Json, as_object, as_objects, read_text, read_texts
 from dolake.crashpoints import reach
 from dolake.errors import InvalidInput, NotFound
 
-_PUBLISH_KEYS = ("dolake.published-from", PUBLISHED_TO, "dolake.generation")
+_PUBLISH_KEYS = (PUBLISHED_FROM, PUBLISHED_TO, GENERATION)
 
 
 # --- namespaces ------------------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ from dolake.catalog.readers import changes_data
 from dolake.catalog.register import registered_table_metadata
 from dolake.catalog.values import Json, as_objects, refuse
 from dolake.errors import InvalidInput, NotFound, OutcomeUnknown
+from dolake.tables.layout import MANAGED
 
-MANAGED = "dolake.managed"
 _DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 _TRIES_MAX = 5
 _WRITERS = 8

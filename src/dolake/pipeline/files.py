@@ -6,12 +6,10 @@ Promise: a file whose entry is returned is on disk, synced, with Iceberg's field
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -27,7 +25,7 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.schema import Schema
 from pyiceberg.types import StringType
 
-from dolake.storage.local import path_of
+from dolake.storage.local import path_of, sync_path
 from dolake.tables.layout import KEY
 
 Json = dict[str, Any]
@@ -187,17 +185,8 @@ def _write(table: pa.Table, location: str, options: WriteOptions, repeating: lis
         store_schema=False,
         use_dictionary=repeating or False,
     )
-    sync(path)
+    sync_path(path)
     return collected[0]
-
-
-def sync(path: Path) -> None:
-    """Make a file or a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _pairs(values: dict[int, Any]) -> Json:

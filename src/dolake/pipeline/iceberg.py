@@ -14,11 +14,11 @@ from typing import Any, cast
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from dolake.catalog.base import PIPELINE_HEADER
 from dolake.errors import Conflict, DoLakeError, OutcomeUnknown, Unavailable
 from dolake.tables.layout import MANAGED
 
 Json = dict[str, Any]
-PIPELINE_HEADER = "X-DoLake-Pipeline"
 _WARM_ROUNDS = 10
 
 

@@ -20,19 +20,20 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
+from dolake.catalog.base import GENERATION, PUBLISHED_FROM, PUBLISHED_TO
 from dolake.crashpoints import reach
 from dolake.errors import Conflict, OutcomeUnknown, Unavailable
 from dolake.journal.reader import JournalReader, Place
 from dolake.keyindex.format import ROW_SIZE
 from dolake.pipeline.cut import Cut, Limits, next_cut
-from dolake.pipeline.files import WriteOptions, sync
+from dolake.pipeline.files import WriteOptions
 from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, rest_options, warm_up
 from dolake.pipeline.link import Published, Start, TableReport
 from dolake.pipeline.sourcetables import SourceTables, brief
 from dolake.pipeline.staging import StagedTable, Staging, Steps, run_jobs
 from dolake.positions import Position
 from dolake.settings import DoLakeConfig, PipelineSettings
-from dolake.storage.local import path_of
+from dolake.storage.local import path_of, sync_path
 from dolake.tables.layout import state_schema
 from dolake.tables.schema import Field
 
@@ -138,9 +139,9 @@ class Publisher:
 
     def _commit(self, cut: Cut, staged: list[StagedTable], steps: Steps) -> None:
         summary = {
-            "dolake.published-from": str(cut.start),
-            "dolake.published-to": str(cut.end),
-            "dolake.generation": str(self._start.generation),
+            PUBLISHED_FROM: str(cut.start),
+            PUBLISHED_TO: str(cut.end),
+            GENERATION: str(self._start.generation),
         }
         with steps.timed("manifests"):
             changes = [change for part in staged for change in _changes(part)]
@@ -220,7 +221,7 @@ def _sync_manifests(commits: Iterable[StagedCommit]) -> None:
         mark = path.stem.rpartition("-1-")[2]  # the library gives all files of a commit one uuid
         files += (*path.parent.glob(f"*{mark}*.avro"), path.parent, path.parent.parent / "data")
     with ThreadPoolExecutor(_SYNCERS) as threads:
-        list(threads.map(sync, files))
+        list(threads.map(sync_path, files))
 
 
 def _report(part: StagedTable) -> TableReport:

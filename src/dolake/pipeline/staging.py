@@ -131,9 +131,7 @@ class Staging:
         for _ in range(_GROWS_MAX):
             with steps.timed("write"):
                 answers = self._ask(cut, lacking)
-            lacking = frozenset(
-                name for answer in answers for name, part in answer.items() if isinstance(part, Wanting)
-            )
+            lacking = frozenset(name for answer in answers for name in _lacking(answer))
             for found, answer in zip(done, answers, strict=True):
                 for name, part in answer.items():
                     if isinstance(part, Staged) and name in lacking:
@@ -166,9 +164,8 @@ class Staging:
     def _grow(self, answers: Iterable[Answer]) -> None:
         seen: dict[str, Seen] = {}
         for answer in answers:
-            for name, part in answer.items():
-                if isinstance(part, Wanting):
-                    seen.setdefault(name, Seen()).merge(part.seen)
+            for name, part in _lacking(answer).items():
+                seen.setdefault(name, Seen()).merge(part)
         for name, each in seen.items():
             self._tables.grow(name, each)
 
@@ -176,15 +173,18 @@ class Staging:
         source = self._tables.find(name)
         assert source is not None, "the workers had a plan for it"
         found = [part for part in slices if part is not None]
-        joined = fold.fold(fold.join([part.outcomes for part in found]))
+        # A slice is folded already; only several of them can have a key twice.
+        joined = found[0].outcomes if len(found) == 1 else fold.fold(fold.join([part.outcomes for part in found]))
         rows = [fold.rows_of_part(joined, number) for number in range(len(found))]
         with steps.timed("state"):
             state_files = self._state_files(source, found, rows, is_whole=len(slices) == 1)
         with steps.timed("index"):
             old = source.index.positions_by_path(source.index.look_up(joined.hashes))
-        merged_paths = files_to_merge(source.live_rows())
+        live = source.live_rows()
+        merged_paths = files_to_merge(live)
         with steps.timed("merge"):
-            merged = self._merge(source, {path: old.pop(path, _NONE) for path in merged_paths})
+            gone = {path: old.pop(path, _NONE) for path in merged_paths}
+            merged = self._merge(source, {path: each for path, each in gone.items() if live[path]})
         with steps.timed("deletes"):
             deletes = source.deletes.plan(old, self._token, merged_paths)
         blocks = [
@@ -205,10 +205,9 @@ class Staging:
 
     def _merge(self, source: SourceTable, files: dict[str, Positions]) -> MergedFile:
         """The live rows of these data files, without those that this publish replaces, as one file."""
-        live = source.live_rows()
-        chosen = {path: union(source.deletes.of(path), gone) for path, gone in files.items() if live[path]}
-        if not chosen:
+        if not files:
             return MergedFile(None, no_hashes())
+        chosen = {path: union(source.deletes.of(path), gone) for path, gone in files.items()}
         job = MergeJob(source.plan, chosen, self.options, self._tables.has_source_in_key, self._token)
         merged: MergedFile = next(run_jobs(self._spark, merge_files, [job]))
         return merged
@@ -232,8 +231,9 @@ class Staging:
         return files
 
 
-def _lacking(answer: Answer) -> frozenset[str]:
-    return frozenset(name for name, part in answer.items() if isinstance(part, Wanting))
+def _lacking(answer: Answer) -> dict[str, Seen]:
+    """The tables that lack columns, and what was seen of them."""
+    return {name: part.seen for name, part in answer.items() if isinstance(part, Wanting)}
 
 
 def run_jobs(spark: SparkContext, do: Callable[[Any], Any], jobs: list[Any]) -> Iterator[Any]:

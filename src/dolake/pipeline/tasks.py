@@ -106,9 +106,9 @@ def write_state(job: StateJob) -> Json:
 def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanting:
     plan = job.plans.get(table)
     images = [_image_of(event) for event in changes.events]
-    olds = [index for index, event in enumerate(changes.events) if _has_before(event)]
     if plan is None:
         return Wanting(_first_look(images))
+    olds = [index for index, event in enumerate(changes.events) if event.operation == "UPDATE" and _has_before(event)]
     rows = read_rows([*images, *(bytes(cast("Raw", changes.events[index].before)) for index in olds)], plan.columns)
     if rows.columns is None:
         return Wanting(rows.unknown)
@@ -163,7 +163,7 @@ def _without_before(rescued: pa.ChunkedArray) -> pa.Array:
 
 
 def _has_before(event: RawEvent) -> bool:
-    return event.operation == "UPDATE" and event.before is not UNSET and bytes(event.before) != _NO_IMAGE
+    return event.before is not UNSET and bytes(event.before) != _NO_IMAGE
 
 
 def _outcomes(changes: Gathered, metadata: list[EventMetadata | None], *, has_source_in_key: bool) -> Outcomes:
@@ -244,7 +244,7 @@ def _before(columns: pa.RecordBatch, events: list[RawEvent], olds: list[int], ty
     index = np.full(count, -1, np.int64)
     index[olds] = np.arange(count, count + len(olds))
     for at, event in enumerate(events):
-        if event.operation == "DELETE" and event.before is not UNSET and bytes(event.before) != _NO_IMAGE:
+        if event.operation == "DELETE" and _has_before(event):
             index[at] = at
     names = [field.name for field in type_]
     whole = pa.StructArray.from_arrays([columns.column(name) for name in names], fields=list(type_))
@@ -288,17 +288,26 @@ def merge_files(job: MergeJob) -> MergedFile:
     rows = pa.concat_tables([_live_rows(path, deleted, shape) for path, deleted in job.files.items()])
     if not rows.num_rows:
         return MergedFile(None, no_hashes())
-    sources = rows.column(SOURCE).to_pylist() if job.has_source_in_key else None
-    hashes = _hashes(rows.column(KEY).to_pylist(), sources)
+    hashes = _hashes_of(rows, has_source_in_key=job.has_source_in_key)
     return MergedFile(write_rows(rows, new_file(job.plan.state_location, job.token), shape, job.options), hashes)
+
+
+def _hashes_of(state: pa.Table, *, has_source_in_key: bool) -> Hashes:
+    """The keys of rows of the state."""
+    return _hashes(state.column(KEY).to_pylist(), state.column(SOURCE).to_pylist() if has_source_in_key else None)
+
+
+def _kept(row_count: int, deleted: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Which rows of a data file are left."""
+    kept = np.ones(row_count, np.bool_)
+    kept[deleted] = False
+    return kept
 
 
 def _live_rows(path: str, deleted: NDArray[np.uint32], shape: Shape) -> pa.Table:
     """In the columns that the table has now."""
     found = pq.read_table(path_of(path), partitioning=None)
-    kept = np.ones(found.num_rows, np.bool_)
-    kept[deleted] = False
-    live = found.filter(pa.array(kept)).combine_chunks()
+    live = found.filter(pa.array(_kept(found.num_rows, deleted))).combine_chunks()
     columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in live.columns]
     return pa.table(fitted(columns, list(live.schema), list(shape.arrow), live.num_rows), schema=shape.arrow)
 
@@ -316,8 +325,6 @@ def read_keys(job: KeysJob) -> Block:
     """The live rows of a data file, for an index that is made anew."""
     names = [KEY, SOURCE] if job.has_source_in_key else [KEY]
     columns = pq.read_table(path_of(job.path), columns=names, partitioning=None)
-    kept = np.ones(columns.num_rows, np.bool_)
-    kept[job.deleted] = False
-    live = columns.filter(pa.array(kept))
-    sources = live.column(SOURCE).to_pylist() if job.has_source_in_key else None
-    return Block(job.path, _hashes(live.column(KEY).to_pylist(), sources), np.flatnonzero(kept))
+    kept = _kept(columns.num_rows, job.deleted)
+    hashes = _hashes_of(columns.filter(pa.array(kept)), has_source_in_key=job.has_source_in_key)
+    return Block(job.path, hashes, np.flatnonzero(kept))

@@ -130,7 +130,7 @@ class SparkProcess:
             published_before = self._progress.flush_count
             await self._run_child()
             if self._is_stopping or self.stats.state == "sleeping":
-                await self._sleep_until_work()
+                await self._until(lambda: self._progress.tail.change_count > 0)
                 continue
             if self._progress.flush_count > published_before:
                 delay_ms = self._settings.current.pipeline.retry_delay_ms
@@ -138,7 +138,7 @@ class SparkProcess:
             logger.warning("pipeline restarting", extra={"after_ms": delay_ms})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_ms / 1000):
-                    await self._stopped()
+                    await self._until(lambda: False)
             delay_ms = min(2 * delay_ms, self._settings.current.pipeline.retry_delay_max_ms)
         self.stats.state = "off"
 
@@ -152,13 +152,9 @@ class SparkProcess:
         self._is_stopping = True
         self._wake.set()
 
-    async def _stopped(self) -> None:
-        while not self._is_stopping:
-            self._wake.clear()
-            await self._wake.wait()
-
-    async def _sleep_until_work(self) -> None:
-        while not self._is_stopping and not self._progress.tail.change_count:
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for this, or for the end."""
+        while not self._is_stopping and not is_so():
             self._wake.clear()
             await self._wake.wait()
 

@@ -59,7 +59,7 @@ class LocalStorage:
             raise
         finally:
             os.close(descriptor)
-        _sync_folder(path.parent)
+        sync_path(path.parent)
 
     def replace(self, location: str, data: bytes) -> None:
         path = self._path(location)
@@ -127,7 +127,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _sync_folder(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Make a file or a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
