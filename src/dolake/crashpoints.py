@@ -14,6 +14,7 @@ from pathlib import Path
 VARIABLE = "DOLAKE_CRASH_AT"
 POINTS = (
     "before_staging",
+    "half_grown",
     "staged",
     "before_publish",
     "publish_unanswered",

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
+from dolake import crashpoints
 from dolake.client import connect
 from tests.support.aio import run
 from tests.support.server import ServerProcess
@@ -21,6 +22,7 @@ from tests.support.speaker import Speaker, batch, event
 
 pytestmark = pytest.mark.spark
 _WAIT_S = 120.0
+_CRASH_FLAG = "crash-now"
 _SETTINGS = """\
 freshness_target_ms = 300
 transaction_wait_max_ms = 60_000
@@ -33,7 +35,9 @@ retry_delay_max_ms = 500
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("lake"), settings=_SETTINGS, has_pipeline=True) as server:
+    home = tmp_path_factory.mktemp("lake")
+    environ = {crashpoints.VARIABLE: f"half_grown@{home / _CRASH_FLAG}"}
+    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True, environ=environ) as server:
         yield server
 
 
@@ -274,6 +278,25 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_is_made_anew
     assert {key: row["n"] for key, row in rows.items()} == {str(n): n for n in range(10) if n != 4} | {"3": 33}
     _, alive = psutil.wait_procs(tree, timeout=_WAIT_S)
     assert not alive, "the dead pipeline left processes behind"
+
+
+def test_a_pipeline_that_dies_with_one_of_the_two_tables_made_or_grown_is_not_stuck(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    flag = lake.home / _CRASH_FLAG
+    flag.touch()
+    send(lake, insert("growing", "1", n=1))
+    wait_for(lambda: not flag.exists(), "it dies between making the two")
+    send(lake, insert("growing", "2", n="no number any more"))
+    wait_for(lambda: is_published(lake), "its successor publishes")
+    assert {key: row["n"] for key, row in rows_of(catalog, "default.growing").items()} == {"1": 1, "2": None}
+
+    flag.touch()
+    send(lake, update("growing", "1", {"n": 1}, {"n": 2, "new": {"x": 1}}))
+    wait_for(lambda: not flag.exists(), "it dies between growing the two")
+    wait_for(lambda: is_published(lake), "its successor publishes")
+    assert rows_of(catalog, "default.growing")["1"]["new"] == {"x": 1}
+    assert [row["new"] for row in changes_of(catalog, "default.growing")] == [None, None, {"x": 1}]
 
 
 def test_a_large_publish_is_written_in_slices_that_agree(lake: ServerProcess, catalog: RestCatalog) -> None:

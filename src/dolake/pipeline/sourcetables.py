@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dolake.crashpoints import reach
 from dolake.errors import Conflict
 from dolake.keyindex import Block, KeyIndex, StaleIndex, rebuild
 from dolake.pipeline.deletes import DeleteFiles
@@ -74,23 +75,29 @@ class SourceTables:
             state, changes = self._load(state_name), self._load(changes_name)
             if state is None or changes is None:
                 return None
-            self._known[name] = self._open(name, state, changes)
+            self._known[name] = self._open(name, *self._aligned(state, changes))
         return self._known[name]
 
     def grow(self, name: str, seen: Seen) -> SourceTable:
         """Make the table if there is none, and give it the columns that were seen."""
         found = self.find(name)
-        columns = found.columns if found else ()
+        columns = found.columns if found else self._columns_of_half(name)
         columns = with_additions(columns, grow(columns, seen))
         wanted_state = layout.state_schema(columns, has_source=self.has_source_in_key)
         wanted_changes = layout.changes_schema(columns)
         if found is None:
             return self._create(name, wanted_state, wanted_changes)
         found.state = self._iceberg.add_columns(found.state, wanted_state)
+        reach("half_grown")
         found.changes = self._iceberg.add_columns(found.changes, wanted_changes)
         found.columns = layout.columns_of(json.loads(found.state.schema))
         logger.info("columns added", extra={"table": name, "columns": len(found.columns)})
         return found
+
+    def _columns_of_half(self, name: str) -> Columns:
+        """Of a run that died when it had made one of the two tables."""
+        halves = (self._load(each) for each in layout.table_names(name))
+        return next((layout.columns_of(json.loads(half.schema)) for half in halves if half), ())
 
     def forget(self) -> None:
         """Load everything again: somebody else may have changed the tables."""
@@ -100,13 +107,21 @@ class SourceTables:
         state_name, changes_name = layout.table_names(name)
         properties = layout.properties(name)
         changes = self._load(changes_name) or self._iceberg.create(changes_name, changes_schema, properties)
+        reach("half_grown")
         state = self._load(state_name) or self._iceberg.create(state_name, state_schema, properties)
         logger.info("table created", extra={"table": name})
-        # One of the two may be of a run that died in between, with fewer columns.
-        changes = self._iceberg.add_columns(changes, changes_schema)
-        state = self._iceberg.add_columns(state, state_schema)
-        self._known[name] = self._open(name, state, changes)
+        self._known[name] = self._open(name, *self._aligned(state, changes))
         return self._known[name]
+
+    def _aligned(self, state: IcebergTable, changes: IcebergTable) -> tuple[IcebergTable, IcebergTable]:
+        """Both tables with the same columns: a run that died between the two left one of them behind."""
+        of_state, of_changes = (layout.columns_of(json.loads(each.schema)) for each in (state, changes))
+        if of_state != of_changes:
+            wanted = layout.state_schema(of_changes, has_source=self.has_source_in_key)
+            state = self._iceberg.add_columns(state, wanted)
+            of_state = layout.columns_of(json.loads(state.schema))
+            changes = self._iceberg.add_columns(changes, layout.changes_schema(of_state))
+        return state, changes
 
     def _load(self, name: tuple[str, ...]) -> IcebergTable | None:
         found = self._iceberg.load(name)

@@ -52,11 +52,11 @@ def changes_schema(columns: Columns) -> Json:
     return _schema((*_CHANGES_OWN, *before, *columns))
 
 
-def columns_of(state_schema: Json) -> Columns:
-    """The source's columns of a state table, as Iceberg has them now."""
+def columns_of(schema: Json) -> Columns:
+    """The source's columns of a state table or a changes table, as Iceberg has them now."""
     return tuple(
         Field(field["name"], _type_of(field["type"]))
-        for field in state_schema["fields"]
+        for field in schema["fields"]
         if source_name(field["name"]) is not None
     )
 
