@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from msgspec import UNSET, Struct
 from msgspec.json import Encoder
@@ -25,7 +25,7 @@ PIECE_EVENTS = 500
 """How many changes are encoded without letting other tasks run."""
 
 
-class Body(NamedTuple):
+class Body(Struct, frozen=True, gc=False):
     """One valid event without its sequence: 0 means that the client gives it one when it lines up."""
 
     sequence: int
@@ -67,7 +67,7 @@ def encode_piece(
             path=f"changes[{offset}].sequence",
             hint="sequences rise along a send, without repeats",
         )
-    joined = b",".join([b'{"sequence":%d,%b' % (own or index, rest) for index, (own, rest) in enumerate(bodies, 1)])
+    joined = b",".join([b'{"sequence":%d,%b' % (each.sequence or at, each.rest) for at, each in enumerate(bodies, 1)])
     try:
         message = decode_received(b'{"type":"cdc_batch","sourceDoId":"-","sequenceNumber":0,"events":[%b]}' % joined)
         check_events(cast(EnvelopeBatch, message))
@@ -105,15 +105,20 @@ def _event_of(change: ChangeLike, index: int, now_ms: int) -> tuple[int, _Event]
 def _encode_events(events: list[tuple[int, _Event]], offset: int) -> list[Body]:
     """All in one call, which is faster; where that fails, one by one, to say which it was."""
     try:
-        lines = _encode_lines([event for _, event in events]).split(b"\n")
+        whole = _encode_lines([event for _, event in events])
+        lines = whole.split(b"\n")
+        lines.pop()  # behind the last line there is nothing
+        has_null = b"null" in whole
     except (TypeError, ValueError, OverflowError, RecursionError):
         lines = []
-    if len(lines) != len(events) + 1:  # the last one is empty
+    if len(lines) != len(events):
         lines = [_encode_one(event, index) for index, (_, event) in enumerate(events, offset)]
-    for index, ((_, event), line) in enumerate(zip(events, lines, strict=False), offset):
-        if b"null" in line:  # what no JSON number can say is written as null, and the value would be lost
-            _refuse_not_finite((event.before, event.after, event.metadata), index)
-    return [Body(sequence, line[1:]) for (sequence, _), line in zip(events, lines, strict=False)]
+        has_null = True
+    if has_null:  # what no JSON number can say is written as null, and the value would be lost
+        for index, ((_, event), line) in enumerate(zip(events, lines, strict=True), offset):
+            if b"null" in line:
+                _refuse_not_finite((event.before, event.after, event.metadata), index)
+    return [Body(sequence, line[1:]) for (sequence, _), line in zip(events, lines, strict=True)]
 
 
 def _encode_one(event: _Event, index: int) -> bytes:

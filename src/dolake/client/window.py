@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import attrgetter
 
+from msgspec import Struct
+
 from dolake.errors import Damaged, DoLakeError, InvalidSequence
 from dolake.positions import Position
 
@@ -81,8 +83,7 @@ class Ticket:
         return Receipt(self.position, self.sequence_first, self.sequence_last, self.durable_count, self.duplicate_count)
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(Struct, eq=False, gc=False):
     """One change that is not known to be durable yet, encoded once and for all."""
 
     sequence: int

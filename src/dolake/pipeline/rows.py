@@ -409,15 +409,26 @@ def _doubles(texts: pa.StringArray) -> tuple[pa.Array, Bools | None]:
 
 
 def _timestamps(texts: pa.StringArray) -> tuple[pa.Array, Bools]:
-    """Arrow wants a zone in all of them, has no digits below the microsecond, and knows a year 0."""
+    """Arrow wants a zone in all of them or in none, has no digits below the microsecond, and knows a year 0."""
     is_sure = None
-    try:
-        array = texts.cast(_ARROW["timestamptz"])
-    except pa.ArrowInvalid:
+    array = _cast(texts, _ARROW["timestamptz"])
+    if array is None:
+        array = _cast(texts, pa.timestamp("us"))
+    if array is None:
         is_sure = pc.match_substring_regex(texts, _PLAIN_TIMESTAMP).fill_null(False)
         has_zone = pc.match_substring_regex(texts, "(Z|[+-][0-9:]+)$")
         zoned = pc.if_else(has_zone, texts, pc.binary_join_element_wise(texts, "Z", ""))
-        array = pc.if_else(is_sure, zoned, None).cast(_ARROW["timestamptz"])
+        array = pc.if_else(is_sure, zoned, None)
+    array = array.cast(_ARROW["timestamptz"])
     moments = np.frombuffer(array.buffers()[1], np.int64, len(array))
     is_doubtful = (moments < TIMESTAMP_MIN_US) | (moments > TIMESTAMP_MAX_US)
     return array, is_doubtful if is_sure is None else is_doubtful | ~is_sure.to_numpy(zero_copy_only=False)
+
+
+def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
+    """None where a text is none of this type. The first is tried alone: to fail for each of them takes long."""
+    try:
+        texts[:1].cast(type_)
+        return texts.cast(type_)
+    except pa.ArrowInvalid:
+        return None

@@ -112,7 +112,7 @@ def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanti
     rows = read_rows([*images, *(bytes(cast("Raw", changes.events[index].before)) for index in olds)], plan.columns)
     if rows.columns is None:
         return Wanting(rows.unknown)
-    metadata = [metadata_of(event) for event in changes.events]
+    metadata = _metadata_of(changes.events)
     folded = fold(_outcomes(changes, metadata, has_source_in_key=job.has_source_in_key))
     shape = shape_of(plan.changes_schema)
     rescued = _rescued(rows, images, olds)
@@ -121,6 +121,12 @@ def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanti
     kept = folded.rows[folded.rows != GONE]
     state_file = _write_state(written, kept, plan, job.options, job.token) if job.is_whole and len(kept) else None
     return Staged(folded, changes_file, state_file)
+
+
+def _metadata_of(events: list[RawEvent]) -> dict[int, EventMetadata]:
+    """Of those events that have any."""
+    found = ((index, metadata_of(event)) for index, event in enumerate(events) if event.metadata is not UNSET)
+    return {index: metadata for index, metadata in found if metadata is not None}
 
 
 def _first_look(images: list[bytes]) -> Seen:
@@ -166,14 +172,14 @@ def _has_before(event: RawEvent) -> bool:
     return event.before is not UNSET and bytes(event.before) != _NO_IMAGE
 
 
-def _outcomes(changes: Gathered, metadata: list[EventMetadata | None], *, has_source_in_key: bool) -> Outcomes:
+def _outcomes(changes: Gathered, metadata: dict[int, EventMetadata], *, has_source_in_key: bool) -> Outcomes:
     sources = _sources(changes) if has_source_in_key else None
     keys = _hashes([event.row_id for event in changes.events], sources)
     is_delete = np.array([event.operation == "DELETE" for event in changes.events], np.bool_)
     moved = [
         (index, each.previous_row_id)
-        for index, each in enumerate(metadata)
-        if each is not None and each.previous_row_id is not None and changes.events[index].operation == "UPDATE"
+        for index, each in metadata.items()
+        if each.previous_row_id is not None and changes.events[index].operation == "UPDATE"
     ]
     previous = _hashes([id_ for _, id_ in moved], sources and [sources[index] for index, _ in moved])
     return outcomes(keys, is_delete, previous, np.array([index for index, _ in moved], np.int64))
@@ -193,7 +199,7 @@ def _hashes(row_ids: list[str], sources: list[str] | None) -> Hashes:
 
 def _changes_table(
     changes: Gathered,
-    metadata: list[EventMetadata | None],
+    metadata: dict[int, EventMetadata],
     columns: pa.RecordBatch,
     rescued: pa.Array,
     olds: list[int],
@@ -214,7 +220,7 @@ def _changes_table(
         "_timestamp": _moments(np.array([event.timestamp for event in events], np.int64)),
         "_commit_timestamp": _moments(commit_ms),
         "_position": changes.positions,
-        "_transaction": [_transaction_of(each) for each in metadata],
+        "_transaction": _transactions(metadata, count),
         RESCUED: rescued,
     }
     arrays = []
@@ -234,8 +240,9 @@ def _moments(time_ms: NDArray[np.int64]) -> pa.Array:
     return pa.array(time_ms * 1000, pa.timestamp("us", tz="UTC"))
 
 
-def _transaction_of(metadata: EventMetadata | None) -> str | None:
-    return None if metadata is None or metadata.transaction_id is None else str(metadata.transaction_id)
+def _transactions(metadata: dict[int, EventMetadata], count: int) -> pa.Array:
+    found = {index: str(each.transaction_id) for index, each in metadata.items() if each.transaction_id is not None}
+    return pa.array(map(found.get, range(count)), pa.string()) if found else pa.nulls(count, pa.string())
 
 
 def _before(columns: pa.RecordBatch, events: list[RawEvent], olds: list[int], type_: pa.StructType) -> pa.Array:
