@@ -1,5 +1,5 @@
 # Every target first installs what it needs; a second run finds the stamp and goes straight to work.
-# Needs Python 3.11+ and make. Options: PYTHON=python3.12, DEMO_ARGS=--once, BENCH_ARGS=..., TEST_ARGS=..., LOCK_ARGS=--upgrade
+# Needs Python 3.11+ and make. Options: PYTHON=python3.12, DEMO_ARGS=--once, BENCH_ARGS=..., SOAK_ARGS=..., TEST_ARGS=..., LOCK_ARGS=--upgrade
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOCKS := requirements/base.lock requirements/server.lock requirements/dev.lock
 
-.PHONY: help setup demo check quick test test-rck chaos bench lock clean java
+.PHONY: help setup demo check quick test test-rck chaos bench soak lock clean java
 
 help: ## list the targets
 	@echo "DoLake: a real-time Iceberg lakehouse. Targets:"
@@ -42,6 +42,9 @@ chaos: $(STAMP) java ## let server and pipeline die again and again: nothing is 
 
 bench: $(STAMP) ## measure how many changes a second the server makes durable
 	@$(BIN)/dolake bench ingest $(BENCH_ARGS)
+
+soak: $(STAMP) java ## half an hour of mixed changes with all upkeep at work (SOAK_ARGS="--seconds 180")
+	@$(BIN)/dolake bench soak --plot benchmarks/results/soak.svg --out benchmarks/results/soak-vm.json $(SOAK_ARGS)
 
 lock: $(STAMP) ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer versions)
 	@for lock in $(LOCKS); do \

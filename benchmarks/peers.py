@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from dolake.errors import InvalidInput
 PACKAGES = ("pyspark", "pyiceberg", "pyarrow", "duckdb", "duckdb-extension-ducklake")
 FLOOR_INSERT_CPU_S_PER_MILLION = 20.0
 FLOOR_BATCH_CPU_S = 0.5
+FLOOR_FILES = 100
+FLOOR_COUNT_S = 0.06
 
 
 def run_peers_bench(
@@ -74,6 +77,10 @@ def _floors(ours: dict[str, Any] | None, batches: int) -> Iterator[dict[str, Any
     yield at_most("inserts: CPU s per million", inserts["cpu_s_per_million"], FLOOR_INSERT_CPU_S_PER_MILLION)
     yield at_most(f"{batches} batches of changes: CPU s", changes["cpu_s"], FLOOR_BATCH_CPU_S * batches)
     yield at_most("wrong after the inserts or after a batch", len(changes["wrong_after"]) + (not inserts["right"]), 0)
+    upkeep = ours["upkeep"]
+    yield at_most("after upkeep: files on disk", upkeep["files"], FLOOR_FILES)
+    yield at_most("after upkeep: DuckDB's count in s", upkeep["count_s"], FLOOR_COUNT_S)
+    yield at_most("after upkeep: wrong totals", int(not upkeep["right"]), 0)
 
 
 # --- the two jobs -----------------------------------------------------------------------------------------------------
@@ -89,7 +96,7 @@ class _Bench:
             "inserts": self._inserts(system),
             "changes": self._changes(system),
             "memory_peak_mb": system.memory_peak_mb(),
-        }
+        } | self._upkeep(system)
 
     def _inserts(self, system: System) -> dict[str, Any]:
         bar = self._progress.add_task(f"{self._name}: inserts", total=1, note="")
@@ -142,6 +149,14 @@ class _Bench:
             "right": not wrong_after,
             **system.left(),
         }
+
+    def _upkeep(self, system: System) -> dict[str, Any]:
+        bar = self._progress.add_task(f"{self._name}: upkeep", total=1, note="")
+        found = system.after_upkeep()
+        self._progress.advance(bar)
+        if found is None:
+            return {}
+        return {"upkeep": {**found, "right": found["totals"] == asdict(self._workload.expected[-1])}}
 
 
 def _since(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:

@@ -12,25 +12,23 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import uvloop
 from rich.progress import Progress
 
-from benchmarks.engines import duck_on
+from benchmarks.books import compare_books
 from benchmarks.machine import Run, at_least, at_most, progress_bars, temporary_home
+from benchmarks.meter import Meter, memory_of, memory_over_time
 from benchmarks.shop import COLUMNS, TABLES, Shop
-from benchmarks.stream import BATCH_EVENTS, Json, Meter, Sender, ask, key_index_of, running_server
+from benchmarks.stream import BATCH_EVENTS, Json, Sender, ask, key_index_of, running_server
 from dolake.cli.child import COMMAND, ChildServer
 
 FLOOR_EVENTS_S = 60_000
 FLOOR_MEMORY_RATIO = 1.15
 PACKAGES = ("pyspark", "pyarrow", "duckdb")
 _LOOK_EVERY_S = 0.1
-_MINUTE_S = 60.0
-_PARTS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +76,11 @@ def _measure(load: Load, server: ChildServer, progress: Progress) -> Json:
         "cpu_s_per_million_events": {
             kind: round(used / figures["events"] * 1e6, 2) for kind, used in figures["cpu_s"].items()
         },
-        "memory_mb": _memory(meter, figures["seconds"]),
-        "own_memory_over_time_mb": _over_time(meter, figures["seconds"]),
+        "memory_mb": memory_of(meter, figures["seconds"]),
+        "own_memory_over_time_mb": memory_over_time(meter, figures["seconds"]),
         "publishes": publishes.report(),
         "key_index": key_index_of(server),
-        "books": _compare(server, shop),
+        "books": compare_books(server, shop),
     }
 
 
@@ -163,50 +161,3 @@ class Publishes:
 def _means(found: list[dict[str, int]]) -> dict[str, int]:
     steps = sorted({step for each in found for step in each})
     return {step: round(sum(each.get(step, 0) for each in found) / len(found)) for step in steps}
-
-
-def _memory(meter: Meter, seconds: float) -> dict[str, Json]:
-    """The means of the first and the last minute, by kind of process; of thirds, where the run is short.
-
-    The ratio is that of their own memory: the pages of the key index's files grow with the table, and may be dropped.
-    """
-    part = min(_MINUTE_S, seconds / 3)
-    first, last = meter.memory_mb(0, part, is_own=True), meter.memory_mb(seconds - part, seconds, is_own=True)
-    first_all, last_all = meter.memory_mb(0, part), meter.memory_mb(seconds - part, seconds)
-    return {
-        kind: {
-            "first_own": first[kind],
-            "last_own": last.get(kind, 0.0),
-            "ratio": round(last.get(kind, 0.0) / first[kind], 3),
-            "first": first_all[kind],
-            "last": last_all.get(kind, 0.0),
-        }
-        for kind in first
-    }
-
-
-def _over_time(meter: Meter, seconds: float) -> list[Json]:
-    """The means of parts of equal length, one after the other."""
-    ends = [seconds * number / _PARTS for number in range(_PARTS + 1)]
-    return [{"until_s": round(end, 1), **meter.memory_mb(start, end, is_own=True)} for start, end in pairwise(ends)]
-
-
-def _compare(server: ChildServer, shop: Shop) -> dict[str, Json]:
-    """Count and sum of keys of each state table, and the number of changes, beside what the shop has in its books."""
-    books: dict[str, Json] = {}
-    with duck_on(server.url) as duck:
-        for table, living in shop.living.items():
-            wanted = (living.count, living.key_sum, shop.changes[table])
-            state = duck.execute(f"SELECT count(*), sum(id) FROM lake.default.{table}").fetchone()  # noqa: S608
-            changes = duck.execute(f"SELECT count(*) FROM lake.default.{table}__changes").fetchone()  # noqa: S608
-            assert state is not None
-            assert changes is not None
-            rows, key_sum, change_count = state[0], int(state[1]), changes[0]
-            books[table] = {
-                "rows": rows,
-                "key_sum": key_sum,
-                "changes": change_count,
-                "right": (rows, key_sum, change_count) == wanted,
-                "wanted": dict(zip(("rows", "key_sum", "changes"), wanted, strict=True)),
-            }
-    return books

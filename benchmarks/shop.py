@@ -1,13 +1,14 @@
-"""A shop with three tables whose changes never end: 70 % inserts, 25 % updates, 5 % deletes, nine columns a row.
+"""A shop with tables whose changes never end: 70 % inserts, 25 % updates, 5 % deletes, nine columns a row.
 
-From pipeline.py and freshness.py, which send its batches and compare the tables with its books. Keys rise with every
-insert; updates and deletes take any row that lives, old or new. Promise: `living` says what the state tables
-have once everything handed out so far is published.
+From pipeline.py, freshness.py and soak.py, which send its batches and compare the tables with its books. Keys rise with
+every insert; updates and deletes take any row that lives, old or new. Promise: `living` says what the state tables have
+once everything handed out so far is published.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,22 +65,27 @@ class _Places:
 class Shop:
     """Batches of one stream, and the books that they leave behind."""
 
-    def __init__(self, source: str, *, batch_events: int = BATCH_EVENTS, seed: int = 1) -> None:
-        self.living = {table: Living() for table in TABLES}
-        self.changes = dict.fromkeys(TABLES, 0)
+    mark_column = "id"
+
+    def __init__(
+        self, source: str, *, batch_events: int = BATCH_EVENTS, seed: int = 1, tables: Sequence[str] = TABLES
+    ) -> None:
+        self.tables = tables
+        self.living = {table: Living() for table in tables}
+        self.changes = dict.fromkeys(tables, 0)
         """How many changes of each table were handed out."""
         self._batch_events = batch_events
         chance = random.Random(seed)
         self._chance = np.random.default_rng(seed)
         self._next_key = KEY_FIRST
-        first = Template(source, _changes(chance, ["INSERT"] * batch_events))
-        self._first = first, _places(first)
+        first = Template(source, _changes(chance, ["INSERT"] * batch_events, tables))
+        self._first = first, _places(first, tables)
         operations = [_operation(index / batch_events) for index in range(batch_events)]
         self._templates = []
         for _ in range(TEMPLATES):
             chance.shuffle(operations)
-            template = Template(source, _changes(chance, operations))
-            self._templates.append((template, _places(template)))
+            template = Template(source, _changes(chance, operations, tables))
+            self._templates.append((template, _places(template, tables)))
         self._handed_out = 0
 
     def next(self) -> tuple[Template, Keys]:
@@ -88,6 +94,14 @@ class Shop:
         is_young = min(living.count for living in self.living.values()) < self._batch_events
         template, places = self._first if is_young else self._templates[self._handed_out % TEMPLATES]
         return template, self._fill(places)
+
+    def marks(self, template: Template, keys: Keys) -> dict[str, int]:
+        """The highest new key of each table in this batch."""
+        found: dict[str, int] = {}
+        for change, key in zip(template.changes, keys.tolist(), strict=True):
+            if change["operation"] == "INSERT":
+                found[change["table"]] = key
+        return found
 
     def _fill(self, places: dict[str, _Places]) -> Keys:
         keys = np.empty(self._batch_events, np.int64)
@@ -106,7 +120,7 @@ class Shop:
         return keys
 
 
-def _places(template: Template) -> dict[str, _Places]:
+def _places(template: Template, tables: Sequence[str]) -> dict[str, _Places]:
     def where(table: str, operation: str) -> Keys:
         found = [
             index
@@ -115,15 +129,15 @@ def _places(template: Template) -> dict[str, _Places]:
         ]
         return np.array(found, dtype=np.int64)
 
-    return {table: _Places(*(where(table, word) for word in ("INSERT", "UPDATE", "DELETE"))) for table in TABLES}
+    return {table: _Places(*(where(table, word) for word in ("INSERT", "UPDATE", "DELETE"))) for table in tables}
 
 
 def _operation(share: float) -> str:
     return "INSERT" if share < INSERTS else "UPDATE" if share < INSERTS + UPDATES else "DELETE"
 
 
-def _changes(chance: random.Random, operations: list[str]) -> list[Json]:
-    return [_change(chance, operation, TABLES[index % len(TABLES)]) for index, operation in enumerate(operations)]
+def _changes(chance: random.Random, operations: list[str], tables: Sequence[str]) -> list[Json]:
+    return [_change(chance, operation, tables[index % len(tables)]) for index, operation in enumerate(operations)]
 
 
 def _change(chance: random.Random, operation: str, table: str) -> Json:

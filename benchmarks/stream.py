@@ -1,9 +1,8 @@
-"""A server with its pipeline under load: batches that cost the sender little, and what every process costs.
+"""A server with its pipeline under load, and batches that cost the sender little.
 
-From upsert.py, pipeline.py, freshness.py and peers.py. A Template is a batch that was encoded once, of which only the
-numbers change; a Sender speaks to the server's WebSocket and knows what was acknowledged and what was published; a
-Meter reads CPU seconds and memory of the server, the pipeline, Java, Spark's Python workers and this process. Promise:
-`running_server` leaves no process behind, also after Ctrl-C.
+From upsert.py, pipeline.py, steady.py, compact.py and peers.py. A Template is a batch that was encoded once, of which
+only the numbers change; a Sender speaks to the server's WebSocket and knows what was acknowledged and what was
+published. Promise: `running_server` leaves no process behind, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import re
-import threading
 import time
 import urllib.request
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +22,6 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from benchmarks.load import LoadError
 from benchmarks.machine import terminate_as_exit
@@ -46,7 +42,6 @@ _DIGITS = 10
 _NUMBER_WIDTH = 15
 _ANSWER_TIME_MAX_S = 120.0
 _START_TIME_MAX_S = 120.0
-_SEEN_EVERY_S = 0.5
 _POLL_S = 0.02
 _TIMESTAMP_MS = 1_767_225_600_000
 
@@ -190,105 +185,6 @@ class Sender:
         self._wake.set()
 
 
-# --- what it costs ---------------------------------------------------------------------------------------------------
-
-
-class Meter:
-    """CPU seconds and memory by kind of process: `root` (the one given) and all below it, and this one as `client`.
-
-    Of a process that ends, what it used after the last look is not seen, so use it with `watching` where workers come
-    and go. Memory is resident memory; what forked workers share is counted in each of them. Its own part is without
-    pages of files, such as those of a key index, which the system may drop at any time.
-    """
-
-    def __init__(self, pid: int, *, root: str = "server") -> None:
-        self._root, self._own, self._name = psutil.Process(pid), psutil.Process(), root
-        self._lock = threading.Lock()
-        self._kinds: dict[psutil.Process, str] = {}
-        self._first: dict[psutil.Process, float] = {}
-        self._last: dict[psutil.Process, float] = {}
-        self._began_s = time.monotonic()
-        self.memory: list[tuple[float, dict[str, int]]] = []
-        """Of each look the seconds since the start, and the bytes by kind."""
-        self.memory_own: list[tuple[float, dict[str, int]]] = []
-        self.restart()
-
-    def restart(self) -> None:
-        """Count from now on."""
-        self.look()
-        with self._lock:
-            self._first, self._began_s = dict(self._last), time.monotonic()
-            self.memory, self.memory_own = [], []
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began_s
-
-    def cpu_s(self) -> dict[str, float]:
-        """Used since the start, by kind."""
-        self.look()
-        found: dict[str, float] = {}
-        for process, used in self._last.items():
-            kind = self._kinds[process]
-            found[kind] = found.get(kind, 0.0) + used - self._first.get(process, 0.0)
-        return {kind: round(used, 2) for kind, used in sorted(found.items())}
-
-    def memory_mb(self, start_s: float = 0.0, end_s: float = float("inf"), *, is_own: bool = False) -> dict[str, float]:
-        """The mean between two moments, by kind."""
-        memory = self.memory_own if is_own else self.memory
-        looks = [found for at_s, found in memory if start_s <= at_s <= end_s] or [{}]
-        kinds = sorted({kind for found in looks for kind in found})
-        return {kind: round(sum(found.get(kind, 0) for found in looks) / len(looks) / 1e6, 1) for kind in kinds}
-
-    def look(self) -> None:
-        with self._lock:
-            resident: Counter[str] = Counter()
-            own: Counter[str] = Counter()
-            for process in (self._own, self._root, *self._below()):
-                with contextlib.suppress(psutil.Error):
-                    with process.oneshot():
-                        kind, times, memory = self._kind_of(process), process.cpu_times(), process.memory_info()
-                    self._kinds[process], self._last[process] = kind, times.user + times.system
-                    resident[kind] += memory.rss
-                    own[kind] += memory.rss - getattr(memory, "shared", 0)  # Linux alone says
-            self.memory.append((self.seconds, resident))
-            self.memory_own.append((self.seconds, own))
-
-    @contextlib.contextmanager
-    def watching(self, every_s: float = _SEEN_EVERY_S) -> Iterator[Self]:
-        """Look again and again, from a thread."""
-        is_over = threading.Event()
-
-        def watch() -> None:
-            while not is_over.wait(every_s):
-                self.look()
-
-        thread = threading.Thread(target=watch, name="meter", daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            is_over.set()
-            thread.join()
-
-    def _below(self) -> list[psutil.Process]:
-        try:
-            return self._root.children(recursive=True)
-        except psutil.Error:
-            return []
-
-    def _kind_of(self, process: psutil.Process) -> str:
-        if process == self._own:
-            return "client"
-        if process == self._root:
-            return self._name
-        command = process.cmdline()
-        if command and os.path.basename(command[0]) == "java":  # noqa: PTH119 - no file, a word
-            return "java"
-        is_worker = any(word in ("dolake.pipeline.daemon", "pyspark.daemon") for word in command)
-        return "workers" if is_worker else "pipeline"
-
-
 # --- the server ------------------------------------------------------------------------------------------------------
 
 
@@ -308,11 +204,14 @@ def running_server(folder: Path, *, settings: str = "", command: Sequence[str] =
         server.stop()
 
 
-def ask(server: ChildServer, path: str, method: str = "GET", timeout_s: float = 120.0) -> Any:
-    """What the server answers, read as JSON."""
-    request = urllib.request.Request(server.url + path, method=method)  # noqa: S310 - our own server
+def ask(
+    server: ChildServer, path: str, method: str = "GET", body: Json | None = None, *, timeout_s: float = 120.0
+) -> Any:
+    """What the server answers, read as JSON; None where it has nothing to say."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(server.url + path, data, method=method)  # noqa: S310 - our own server
     with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
-        return json.load(answer)
+        return json.loads(answer.read() or b"null")
 
 
 def last_publish(server: ChildServer) -> Json:

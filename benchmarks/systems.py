@@ -15,14 +15,19 @@ import time
 import urllib.error
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol, Self, TextIO
 
 import duckdb
 import psutil
 
+from benchmarks.checks import condition
 from benchmarks.contenders import NAMESPACE, TABLE, attach_ducklake, load_extensions
-from benchmarks.stream import Meter, ask, running_server
+from benchmarks.jobs import run_job
+from benchmarks.meter import Meter
+from benchmarks.stream import ask, running_server
 from benchmarks.workload import Totals
 from dolake.cli.child import ChildServer
 from dolake.errors import Unavailable
@@ -31,6 +36,8 @@ _ROOT = Path(__file__).parents[1]
 _END_WAIT_S = 30.0
 _WATCH_EVERY_S = 0.2
 _LAST_WORDS = 2_000
+_KINDS = ("deletes", "files", "manifests", "snapshots", "garbage")
+_COUNTS = 9
 
 
 # --- a process that works for us --------------------------------------------------------------------------------------
@@ -126,6 +133,9 @@ class System(Protocol):
     def left(self) -> dict[str, Any]:
         """What is on the disk."""
 
+    def after_upkeep(self) -> dict[str, Any] | None:
+        """The table after everything that its own upkeep can do; None where there is none of its own."""
+
 
 class Peer:
     """One of the others: a single process and what it starts."""
@@ -189,6 +199,9 @@ class Peer:
 
     def left(self) -> dict[str, Any]:
         return _left(self._folder())
+
+    def after_upkeep(self) -> None:
+        """Nobody does it unasked."""
 
 
 class DoLake:
@@ -263,6 +276,27 @@ class DoLake:
         tables = self._home / "warehouse" / "default"
         rest = {"history": _left(tables / f"{TABLE}__changes"), "home": _left(self._home)}
         return _left(tables / TABLE) | rest
+
+    def after_upkeep(self) -> dict[str, Any]:
+        """What an hour and a day do by themselves, at once: the look at all tables, and the end of what waits."""
+        ask(self._server, "/v1/config", "PATCH", {"maintenance.snapshots_max": 1, "maintenance.gc_grace_ms": 0})
+        before, began_s = self.cpu_s(), time.perf_counter()
+        job = run_job(self._server, table=TABLE, kinds=list(_KINDS))
+        wall_s, cpu_s = time.perf_counter() - began_s, sum(self.cpu_s().values()) - sum(before.values())
+        return {
+            "wall_s": round(wall_s, 2),
+            "cpu_s": round(cpu_s, 2),
+            "job": job,
+            "live": [condition(self._server, table) for table in (TABLE, f"{TABLE}__changes")],
+            "count_s": round(median(self._count_s() for _ in range(_COUNTS)), 4),
+            "totals": asdict(self.totals()),
+            **self.left(),
+        }
+
+    def _count_s(self) -> float:
+        began_s = time.perf_counter()
+        self._duck.execute(f'SELECT count(*) FROM lake."default".{TABLE}').fetchone()  # noqa: S608 - our own name
+        return time.perf_counter() - began_s
 
 
 SYSTEMS: dict[str, Any] = {"dolake": DoLake, "spark": Peer, "pyiceberg": Peer, "ducklake": Peer}

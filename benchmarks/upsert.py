@@ -27,13 +27,13 @@ from rich.progress import Progress
 
 from benchmarks.engines import duck_on, spark_on
 from benchmarks.machine import Run, at_least, at_most, progress_bars, temporary_home
+from benchmarks.meter import Meter
 from benchmarks.stream import (
     BATCH_EVENTS,
     KEY,
     KEY_FIRST,
     Json,
     Keys,
-    Meter,
     Sender,
     Template,
     ask,
@@ -139,10 +139,10 @@ class _Bench:
                 bar = self._progress.add_task("rounds", total=rounds * len(tables), note="")
                 for number in range(rounds):
                     for table in tables:
-                        changes = _changes("UPDATE", table.name, self._load.updates, number)
+                        changes = changes_of("UPDATE", table.name, self._load.updates, number)
                         keys = KEY_FIRST + self._chance.choice(table.rows, self._load.updates, replace=False)
                         ours = runner.run(self._publish(f"update-{table.rows}-{number}", changes, keys))
-                        merge = self._merge(spark, theirs, table, _arrow(changes, keys))
+                        merge = self._merge(spark, theirs, table, rows_of(changes, keys))
                         if number >= self._load.warm_ups:
                             table.ours.append(ours)
                             table.theirs.append(merge)
@@ -159,7 +159,7 @@ class _Bench:
         """Load the table through the server, as any source would, in batches of 1,000."""
         size = min(BATCH_EVENTS, table.rows)
         source = f"load-{table.rows}"
-        templates = [Template(source, _changes("INSERT", table.name, size, seed)) for seed in range(LOAD_TEMPLATES)]
+        templates = [Template(source, changes_of("INSERT", table.name, size, seed)) for seed in range(LOAD_TEMPLATES)]
         bar = self._progress.add_task(f"load of {table.rows:,} rows", total=table.rows, note="")
         self._meter.restart()
         async with Sender(self._server.url, source, lag_max_events=LOAD_LAG_MAX_EVENTS) as sender:
@@ -269,7 +269,7 @@ def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
 # --- the rows --------------------------------------------------------------------------------------------------------
 
 
-def _changes(operation: str, table: str, count: int, seed: int = 0) -> list[Json]:
+def changes_of(operation: str, table: str, count: int, seed: int = 0) -> list[Json]:
     """Changes whose keys are filled in later, with the images that a database sends."""
     chance = random.Random(f"{operation} {seed}")
     head = {"operation": operation, "table": table, "rowId": str(KEY)}
@@ -295,7 +295,7 @@ def _row(chance: random.Random, day: int = 1) -> Json:
     }
 
 
-def _arrow(changes: list[Json], keys: Keys) -> pa.Table:
+def rows_of(changes: list[Json], keys: Keys) -> pa.Table:
     """The rows of these changes as Spark's source reads them."""
     rows = [
         {**change["after"], "id": key, "note": change["after"]["note"].replace(str(KEY), str(key))}

@@ -17,6 +17,7 @@ storage/         kept        local.py: bytes by path
 catalog/         visible     rest.py: Iceberg REST; commit.py: requirements + updates -> new metadata (pure);
                              sqlite.py: where the pointers live; sql/: the statements, named
 
+verify/          compares journal, changes, state and key index: folding.py, history.py, journal.py, index.py
 server/          one process: app.py joins the rooms' routes, lifecycle.py starts and stops them,
                  spark_process.py watches the pipeline
 client/          the SDK: aio.py (the one implementation), sync.py (wraps it)

@@ -21,6 +21,9 @@ POINTS = (
     "published",
     "before_ack",
     "before_trim",
+    "rewritten",
+    "before_rewrite",
+    "landed",
 )
 
 _place, _, _flag = os.environ.get(VARIABLE, "").partition("@")

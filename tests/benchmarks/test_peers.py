@@ -47,7 +47,12 @@ def test_every_system_does_the_same_work_and_the_report_has_what_it_cost(tmp_pat
         "inserts",
         "3 batches of changes",
         "wrong after the inserts or after a batch",
+        *["after upkeep"] * 3,
     ]
+    assert ours["upkeep"]["right"]
+    assert ours["upkeep"]["job"]["state"] == "done"
+    assert ours["upkeep"]["live"][0]["data_files"] <= 2
+    assert "upkeep" not in report["systems"]["spark"]
     assert list(disk.iterdir()) == []
 
 

@@ -79,7 +79,11 @@ def test_a_crash_while_merging_costs_nothing(index: KeyIndex, disk: CrashDisk) -
 
 def test_a_crash_while_compacting_costs_nothing(index: KeyIndex, disk: CrashDisk) -> None:
     moved = block("2", {key: 100 + key for key in range(20)})
-    for image in images_of(disk, lambda: index.replace_files(["1"], [moved], 2, rows_in_memory=6)):
+
+    def compact() -> None:
+        index.stage_move(index.prepare_move([moved], rows_in_memory=6), ["1"], [], 2)
+
+    for image in images_of(disk, compact):
         assert found_in(image, 1) == OLD
     for image in images_of(disk, index.promote):
         assert found_in(image, 2) == {key: ("2", 100 + key) for key in range(20)}

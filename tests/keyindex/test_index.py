@@ -282,10 +282,9 @@ class IndexBesideDict(RuleBasedStateMachine):
         moving = {key for key, (path, _) in self.truth.items() if path in old}
         rows = {key: at for at, key in enumerate(sorted(moving | late))}
         path = f"compacted-{snapshot_id}"
-        done = self.index.replace_files(old, [block(path, rows)], snapshot_id, rows_in_memory=20)
-        assert (done.moved_count, done.left_count) == (len(moving), 0)
-        outdated = sorted(at for key, at in rows.items() if key not in moving)
-        assert {name: found.tolist() for name, found in done.outdated.items()} == ({path: outdated} if outdated else {})
+        moved = self.index.prepare_move([block(path, rows)], rows_in_memory=20)
+        outdated = {key: at for key, at in rows.items() if key not in moving}
+        self.index.stage_move(moved, old, [block(path, outdated)], snapshot_id)
         if end in "ps":
             self.truth |= {key: (path, rows[key]) for key in moving}
         self.end(end, snapshot_id)

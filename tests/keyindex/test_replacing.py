@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from dolake.errors import Damaged
-from dolake.keyindex import Changes, KeyIndex, rebuild
+from dolake.keyindex import Block, Changes, KeyIndex, rebuild
 from tests.keyindex.support import block, hashes_of, places
 
 KEYS = range(40)
@@ -24,11 +25,14 @@ def index(tmp_path: Path) -> KeyIndex:
     return index
 
 
-def test_rows_that_changed_since_the_compaction_read_them_keep_their_place(index: KeyIndex) -> None:
-    done = index.replace_files(["a"], [block("new", {key: 100 + key for key in range(10)})], 3)
-    assert (done.moved_count, done.left_count) == (8, 0)
-    assert {path: rows.tolist() for path, rows in done.outdated.items()} == {"new": [101, 102]}
+def replace(index: KeyIndex, old: list[str], new: Sequence[Block], outdated: Sequence[Block], snapshot_id: int) -> None:
+    index.stage_move(index.prepare_move(new, rows_in_memory=4), old, outdated, snapshot_id)
     index.promote()
+
+
+def test_rows_that_changed_since_the_compaction_read_them_keep_their_place(index: KeyIndex) -> None:
+    rows = {key: 100 + key for key in range(10)}
+    replace(index, ["a"], [block("new", rows)], [block("new", {key: rows[key] for key in (1, 2)})], 3)
     found = places(index, KEYS)
     assert found[0] == ("new", 100)
     assert found[1] == ("c", 0)
@@ -37,18 +41,34 @@ def test_rows_that_changed_since_the_compaction_read_them_keep_their_place(index
     assert sorted(index.paths.values()) == ["b", "c", "new"]
 
 
-def test_rows_that_no_block_has_stay_in_the_old_file_and_are_counted(index: KeyIndex) -> None:
-    done = index.replace_files(["a", "b"], [block("new", {key: key for key in range(3, 15)})], 3)
-    assert (done.moved_count, done.left_count) == (12, 6)
+def test_what_changes_while_it_is_prepared_is_not_undone(index: KeyIndex) -> None:
+    rows = {key: key for key in range(20) if key not in (1, 2)}
+    moved = index.prepare_move([block("new", rows)])
+    index.stage(Changes([block("d", {3: 0, 50: 1})], hashes_of([4])), 3)
     index.promote()
-    assert places(index, [0, 3, 15]) == {0: ("a", 0), 3: ("new", 3), 15: ("b", 15)}
+    index.stage_move(moved, ["a", "b"], [block("new", {3: 3, 4: 4})], 4)
+    index.promote()
+    while index.merge():
+        pass
+    wanted = {key: ("new", key) for key in rows if key not in (3, 4)} | {1: ("c", 0), 3: ("d", 0), 50: ("d", 1)}
+    assert places(index, range(60)) == wanted
+    assert len(set(index.paths)) == 3
+
+
+@pytest.mark.parametrize("rows", [range(3, 15), range(30)])
+def test_rows_that_do_not_add_up_are_refused_and_change_nothing(index: KeyIndex, tmp_path: Path, rows: range) -> None:
+    before = places(index, KEYS)
+    moved = index.prepare_move([block("new", {key: key for key in rows})])
+    with pytest.raises(Damaged, match="current rows"):
+        index.stage_move(moved, ["a", "b"], [], 3)
+    index.forget_move(moved)
+    assert places(KeyIndex.open(tmp_path, 2), KEYS) == before
+    assert len(list(tmp_path.glob("*.run"))) == 2
 
 
 def test_many_files_become_many_files_in_little_memory(index: KeyIndex, tmp_path: Path) -> None:
-    blocks = [block(f"new-{key % 3}", {key: key}) for key in range(20)]
-    done = index.replace_files(["a", "b", "c", "gone"], blocks, 3, rows_in_memory=4)
-    assert {path: rows.tolist() for path, rows in done.outdated.items()} == {"new-2": [2]}
-    index.promote()
+    blocks = [block(f"new-{key % 3}", {key: key}) for key in range(20) if key != 2]
+    replace(index, ["a", "b", "c", "gone"], blocks, [], 3)
     wanted = {key: (f"new-{key % 3}", key) for key in range(20) if key != 2}
     assert places(KeyIndex.open(tmp_path, 3), KEYS) == wanted
 
@@ -56,6 +76,14 @@ def test_many_files_become_many_files_in_little_memory(index: KeyIndex, tmp_path
 def test_a_key_in_two_new_rows_is_refused_and_changes_nothing(index: KeyIndex, tmp_path: Path) -> None:
     before = places(index, KEYS)
     with pytest.raises(Damaged):
-        index.replace_files(["a"], [block("new", {3: 1}), block("newer", {3: 2})], 3)
+        index.prepare_move([block("new", {3: 1}), block("newer", {3: 2})])
     assert places(KeyIndex.open(tmp_path, 2), KEYS) == before
     assert len(list(tmp_path.glob("*.run"))) == 2
+
+
+def test_an_index_that_was_given_up_never_writes_over_a_run_of_the_next(index: KeyIndex, tmp_path: Path) -> None:
+    again = KeyIndex.open(tmp_path, 2)
+    again.stage(Changes([block("d", {7: 0})]), 3)
+    again.promote()
+    index.prepare_move([block("new", {key: key for key in range(10)})])
+    assert places(KeyIndex.open(tmp_path, 3), KEYS)[7] == ("d", 0)

@@ -39,6 +39,9 @@ _MEANINGS = {
     "published": "the pipeline, when the publish is answered and its key index not stored",
     "before_ack": "the server, before it tells senders `persisted`",
     "before_trim": "the server, before it lets go of the published part of the journal",
+    "rewritten": "the pipeline, when a compaction has written its files",
+    "before_rewrite": "the pipeline, before a compaction lands",
+    "landed": "the pipeline, when a compaction has landed and the key index does not know it",
     "pipeline killed": "the pipeline, by `kill -9` at a random moment",
     "server killed": "the server, by `kill -9` at a random moment",
 }

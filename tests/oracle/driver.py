@@ -28,7 +28,8 @@ from tests.oracle.streams import Batch, Stream
 from tests.support.server import ServerProcess
 
 SERVER_POINTS = ("publish_unanswered", "before_ack", "before_trim")
-PIPELINE_POINTS = ("before_staging", "staged", "before_publish", "published")
+UPKEEP_POINTS = ("rewritten", "before_rewrite", "landed")
+PIPELINE_POINTS = ("before_staging", "staged", "before_publish", "published", *UPKEEP_POINTS)
 _STREAMS = (("shop", ""), ("shop", "eu"), ("crm", ""), ("till", ""))
 _SETTINGS = """\
 [lake]
@@ -37,6 +38,14 @@ transaction_wait_max_ms = 120000
 [pipeline]
 retry_delay_ms = 100
 batch_events_max = {batch_events_max}
+[compaction]
+min_files_to_compact = 2
+compaction_interval_ms = 3000
+[maintenance]
+small_files_max = 3
+deleted_share_max = 0.05
+snapshots_max = 30
+gc_grace_ms = 500
 [journal]
 segment_size_bytes = 65536
 group_size_max_bytes = 65536

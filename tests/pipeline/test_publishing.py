@@ -249,6 +249,15 @@ def test_a_warehouse_that_cannot_be_written_opens_the_breaker_and_heals_by_itsel
     assert status_of(lake)["circuitBreakerState"] == "closed"
 
 
+def test_two_spellings_of_a_name_are_one_table(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("spelt", "1", n=1), insert("default.spelt", "2", n=2), insert("spelt", "3", n=3))
+    flush(lake)
+    send(lake, update("default.spelt", "1", {"n": 1}, {"n": 11}), delete("default.spelt", "3", {"n": 3}))
+    flush(lake)
+    assert {key: row["n"] for key, row in rows_of(catalog, "default.spelt").items()} == {"1": 11, "2": 2}
+    assert len(changes_of(catalog, "default.spelt")) == 5
+
+
 def test_a_table_of_somebody_else_is_left_alone(lake: ServerProcess, catalog: RestCatalog) -> None:
     from pyiceberg.schema import Schema
     from pyiceberg.types import LongType, NestedField

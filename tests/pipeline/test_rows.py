@@ -23,6 +23,7 @@ from dolake.tables.schema import (
     Type,
     column_name,
     grow,
+    source_name,
     timestamp_us,
     with_additions,
 )
@@ -243,6 +244,7 @@ def test_a_reserved_name_gets_an_underscore() -> None:
     rows = read(b'{"_file":1,"_file_":2}', columns=columns)
     assert rows.columns is not None
     assert rows.columns.to_pylist() == [{"_file_": 1, "_file__": 2}]
+    assert rescued(b'{"_before":{},"id":1}') == '{"_before_":{}}', "it is not the row before"
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "ID", "Note", "x" * 129, "a\nb", "a\u200bb"])
@@ -470,6 +472,7 @@ def test_a_value_is_in_its_column_or_rescued_and_never_lost(
         for image, row, kept in zip(batch, found, rows.rescued.to_pylist(), strict=True):
             sent = msgspec.json.decode(image, type=dict[str, msgspec.Raw]) if image not in (b"", b"null") else {}
             rest = msgspec.json.decode(kept, type=dict[str, msgspec.Raw]) if kept else {}
+            rest = {str(source_name(name)): raw for name, raw in rest.items()}
             assert set(rest) <= set(sent)
             for name, raw in sent.items():
                 text = bytes(raw)

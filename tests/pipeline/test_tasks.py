@@ -15,13 +15,11 @@ from dolake.pipeline.cut import Limits, next_cut
 from dolake.pipeline.files import WriteOptions
 from dolake.pipeline.tasks import (
     KeysJob,
-    MergeJob,
     SliceJob,
     Staged,
     StateJob,
     TablePlan,
     Wanting,
-    merge_files,
     read_keys,
     write_slice,
     write_state,
@@ -175,39 +173,3 @@ def _folder(tmp_path: Path, has_source: bool) -> Path:
     folder = tmp_path / f"source-{has_source}"
     folder.mkdir()
     return folder
-
-
-def test_old_files_are_merged_by_field_id_into_the_columns_of_now(tmp_path: Path) -> None:
-    row = {"n": 1, "o": {"x": 1, "y": "a"}, "l": [{"z": 1}, None], "none": None}
-    events = [change(number, "INSERT", f"k{number}", after=row | {"n": number}) for number in range(1, 5)]
-    job = job_of(tmp_path, [*events, change(5, "INSERT", "k5", after={"n": 5})])
-    staged = staged_of(job)
-    assert staged.state_file
-    plan = job.plans["users"]
-    now = json.loads(
-        plan.state_schema.replace('"name": "n"', '"name": "renamed"').replace('"name": "x"', '"name": "xx"')
-    )
-    nested = next(field for field in now["fields"] if field["name"] == "o")
-    nested["type"]["fields"].append({"id": 900, "name": "new", "required": False, "type": "double"})
-    now["fields"].append(
-        {
-            "id": 901,
-            "name": "later",
-            "required": False,
-            "type": {"type": "list", "element-id": 902, "element-required": False, "element": "string"},
-        }
-    )
-    changed = TablePlan(plan.columns, json.dumps(now), plan.state_location, plan.changes_schema, plan.changes_location)
-    path = staged.state_file["file-path"]
-    merged = merge_files(MergeJob(changed, {path: np.array([1], np.uint32)}, OPTIONS, False, "try"))
-    found = {row.pop("_key"): row for row in rows_of(merged.file)}
-    assert set(found) == {"k1", "k3", "k4", "k5"}
-    assert found["k1"] == {
-        "_rescued": None,
-        "renamed": 1,
-        "o": {"xx": 1, "y": "a", "new": None},
-        "l": [{"z": 1}, None],
-        "later": None,
-    }
-    assert found["k5"]["o"] is found["k5"]["l"] is None
-    assert merged.hashes.hi.tolist() == staged.outcomes.hashes.hi[[0, 2, 3, 4]].tolist()

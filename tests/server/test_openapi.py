@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dolake.catalog import rest
-from dolake.server import operations
+from dolake.server import compaction, operations
 from dolake.server.openapi import openapi_document
 from tests.support.server import ServerProcess
 
@@ -67,7 +67,7 @@ def test_the_document_is_served_at_the_root_and_under_the_base_path(
 
 def test_the_document_has_every_route_and_no_other(document: dict[str, Any]) -> None:
     described = {(method.upper(), path) for method, path, _ in operations_of(document)}
-    served = {(method, path) for method, path, _ in operations.ROUTES}
+    served = {(method, path) for method, path, _ in (*operations.ROUTES, *compaction.ROUTES)}
     served |= {(method, f"/v1{path}") for method, path, _ in rest.ROUTES}
     assert described == served | {("GET", "/openapi.json")}
 
@@ -104,7 +104,7 @@ def test_every_change_says_what_its_body_holds_unless_it_takes_none(document: di
         if method in ("post", "patch") and "requestBody" not in operation
     }
     table = "/v1/namespaces/{namespace}/tables/{table}"
-    assert bare == {"/flush", f"{table}/unregister", f"{table}/adopt"}
+    assert bare == {"/flush", "/v1/compaction/auto", f"{table}/unregister", f"{table}/adopt"}
 
 
 def test_a_body_without_its_required_fields_is_refused_as_the_document_says(

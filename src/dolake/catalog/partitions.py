@@ -7,8 +7,10 @@ warehouse are read, and through our storage: PyIceberg alone would load any clas
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -23,13 +25,19 @@ _BAD_FILE = (ValueError, LookupError, TypeError, ArithmeticError, EOFError, Asse
 
 def partition_stats(document: Document, storage: Storage) -> list[dict[str, Any]]:
     """One entry per partition of the current snapshot; an unpartitioned table has one without values."""
-    from pyiceberg.exceptions import ResolveError, ValidationError
-
-    try:
-        table = _table(document, storage)
+    with readable_table(document, storage) as table:
         if table.current_snapshot() is None:
             return []
         return [_entry(row) for row in table.inspect.partitions().to_pylist()]
+
+
+@contextlib.contextmanager
+def readable_table(document: Document, storage: Storage) -> Iterator[Any]:
+    """PyIceberg's view of a table; what is wrong with its files is said in our words."""
+    from pyiceberg.exceptions import ResolveError, ValidationError
+
+    try:
+        yield _table(document, storage)
     except NotFound as error:
         raise MissingFile(f"a manifest of the table is missing: {error.message}", hint="restore the file") from None
     except (*_BAD_FILE, ResolveError, ValidationError) as error:

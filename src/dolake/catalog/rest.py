@@ -401,7 +401,7 @@ def _publish_of(commits: list[TableCommit], call: Call) -> Publish | None:
     for commit in commits:
         for update in as_objects(commit.updates, "updates"):
             summary = _summary_of(update)
-            if PUBLISHED_TO in summary:
+            if PUBLISHED_FROM in summary:  # a compaction says only how far it goes
                 stretches.add(tuple(str(summary.get(key, "")) for key in _PUBLISH_KEYS))
     if not stretches or not call.is_pipeline:
         return None

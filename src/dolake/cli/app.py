@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import dolake
-from dolake.cli import bench, demo, journal, serve
+from dolake.cli import bench, compact, demo, journal, serve, verify
 from dolake.errors import DoLakeError
 
 
@@ -43,6 +43,10 @@ app = typer.Typer(
 )
 app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
+app.command("compact")(compact.compact)
+app.command("expire")(compact.expire)
+app.command("maintain")(compact.maintain)
+app.command("verify")(verify.verify)
 app.add_typer(journal.app, name="journal")
 app.add_typer(bench.app, name="bench")
 

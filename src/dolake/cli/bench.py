@@ -116,6 +116,72 @@ def freshness(
     _show_floors(benchmark.run_freshness_bench(load, out=out, home=home))
 
 
+@app.command("hotkeys")
+def hotkeys(
+    seconds: Annotated[float, typer.Option(help="How long to send with upkeep, after a warm-up.")] = 600,
+    compare_seconds: Annotated[float, typer.Option(help="The same without upkeep; 0 leaves it out.")] = 180,
+    keys: Annotated[int, typer.Option(help="Rows that are updated, all of them in each batch.")] = 100,
+    rate: Annotated[int, typer.Option(help="Updates per second, of all keys together.")] = 1_000,
+    check_every: Annotated[float, typer.Option(help="Seconds between two checks.")] = 30,
+    spark: Annotated[bool, typer.Option("--spark", help="Let Spark read the tables, too.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """A few rows updated all the time, with upkeep and without: files, memory, read times, freshness."""
+    benchmark = _benchmark("hotkeys")
+    load = benchmark.Load(
+        seconds=seconds,
+        compare_seconds=compare_seconds,
+        keys=keys,
+        rate_events_s=rate,
+        check_every_s=check_every,
+        has_spark=spark,
+    )
+    _show_floors(benchmark.run_hotkeys_bench(load, out=out, home=home))
+
+
+@app.command("soak")
+def soak(
+    seconds: Annotated[float, typer.Option(help="How long to send, after a warm-up.")] = 1_800,
+    rate: Annotated[int, typer.Option(help="Events per second, over five tables.")] = 5_000,
+    check_every: Annotated[float, typer.Option(help="Seconds between two checks.")] = 60,
+    spark: Annotated[bool, typer.Option("--spark", help="Let Spark read the tables, too.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw files, metadata and memory over time here, as SVG.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Mixed changes for half an hour with all upkeep at work: files, memory, read times, and `dolake verify`."""
+    benchmark = _benchmark("soak")
+    load = benchmark.Load(seconds=seconds, rate_events_s=rate, check_every_s=check_every, has_spark=spark)
+    _show_floors(benchmark.run_soak_bench(load, out=out, plot=plot, home=home))
+
+
+@app.command("compact")
+def compact(
+    files: Annotated[int, typer.Option(help="Small files that the table has.")] = 1_000,
+    rows_per_file: Annotated[int, typer.Option(help="Rows of each, of which a fifth is deleted.")] = 2_000,
+    rate: Annotated[int, typer.Option(help="Updates per second meanwhile.")] = 2_000,
+    tries: Annotated[int, typer.Option(help="How often Spark may try while updates go on.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Compaction while updates go on, beside Spark's own rewrite_data_files on the same rows."""
+    benchmark = _benchmark("compact")
+    load = benchmark.Load(files=files, rows_per_file=rows_per_file, rate_events_s=rate, tries=tries)
+    _show_floors(benchmark.run_compact_bench(load, out=out, home=home))
+
+
+@app.command("publishes")
+def publishes(
+    count: Annotated[int, typer.Option(help="Publishes of one table, one after the other.")] = 3_600,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """A table's metadata and the time to load it after thousands of publishes."""
+    benchmark = _benchmark("publishes")
+    _show_floors(benchmark.run_publishes_bench(benchmark.Load(count=count), out=out, home=home))
+
+
 def _benchmark(name: str) -> Any:
     if not (_ROOT / "benchmarks").is_dir():
         raise NotFound("the benchmarks are not installed", hint="they live in the repository: run this from a clone")

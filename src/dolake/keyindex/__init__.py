@@ -9,7 +9,7 @@ from dolake.keyindex.errors import StaleIndex
 from dolake.keyindex.hashes import Hashes, hash_keys
 from dolake.keyindex.index import Changes, KeyIndex
 from dolake.keyindex.rebuild import rebuild
-from dolake.keyindex.replacing import Replacement
+from dolake.keyindex.replacing import Moved
 from dolake.keyindex.runs import NOT_FOUND, Places
 from dolake.keyindex.view import KeyIndexView
 
@@ -20,8 +20,8 @@ __all__ = [
     "Hashes",
     "KeyIndex",
     "KeyIndexView",
+    "Moved",
     "Places",
-    "Replacement",
     "StaleIndex",
     "hash_keys",
     "rebuild",

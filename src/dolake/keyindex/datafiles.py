@@ -6,7 +6,8 @@ file leaves the manifest when its last current row has moved or gone, so the lis
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +35,9 @@ class Block:
 class DataFiles:
     """A draft: the files of a manifest, with what one change adds and takes."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, ids: Iterator[int] | None = None) -> None:
         self.next_id = manifest.next_file_id
+        self._new_ids = itertools.count(self.next_id) if ids is None else ids
         self._paths = {file.id: file.path for file in manifest.files}
         self._ids = {file.path: file.id for file in manifest.files}
         self._rows = {file.id: file.rows for file in manifest.files}
@@ -67,6 +69,13 @@ class DataFiles:
     def rows_of(self, ids: NDArray[np.uint32]) -> int:
         return sum(self._rows[int(id_)] for id_ in ids)
 
+    def replace(self, old: NDArray[np.uint32], new: Mapping[str, int], rows: Mapping[str, int]) -> None:
+        """The old files have no current row any more, and the new ones, numbered elsewhere, so many."""
+        self._rows |= dict.fromkeys(map(int, old), 0)
+        for path, id_ in new.items():
+            self._enter(path, id_)
+            self._rows[id_] = rows[path]
+
     def manifest(self, snapshot_id: int | None, runs: Iterable[RunInfo]) -> Manifest:
         """A manifest with the files that have current rows."""
         files = self._listed()
@@ -79,6 +88,9 @@ class DataFiles:
 
     def _id_of(self, path: str) -> int:
         if path not in self._ids:
-            self._ids[path], self._paths[self.next_id], self._rows[self.next_id] = self.next_id, path, 0
-            self.next_id += 1
+            self._enter(path, next(self._new_ids))
         return self._ids[path]
+
+    def _enter(self, path: str, id_: int) -> None:
+        self._ids[path], self._paths[id_], self._rows[id_] = id_, path, 0
+        self.next_id = max(self.next_id, id_ + 1)

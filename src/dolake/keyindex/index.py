@@ -8,6 +8,7 @@ Promise: at every moment of a crash, `open` finds the index of the snapshot that
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,12 +24,14 @@ from dolake.keyindex.format import TEMPORARY, Run, open_run, write_run
 from dolake.keyindex.hashes import Hashes, checked, no_hashes
 from dolake.keyindex.manifest import INDEX, NEXT, Manifest, RunInfo, load_manifest, store_manifest
 from dolake.keyindex.merging import ROWS_IN_MEMORY, merge_due, write_merged
-from dolake.keyindex.replacing import Replacement, move_rows
+from dolake.keyindex.replacing import Moved, replace, spill_rows
 from dolake.keyindex.runs import NOT_FOUND, Entries, Places, concatenate, repeated, sort_entries
 from dolake.keyindex.spill import PART, Spill
 from dolake.keyindex.view import KeyIndexView, info_of
 
 RUN = ".run"
+_naming = threading.Lock()
+_last_numbers: dict[Path, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +54,15 @@ class Merged:
 
 
 class KeyIndex:
-    """See the module. One thread at a time, but for prepare_merge()."""
+    """See the module. One thread at a time, but for prepare_merge() and prepare_move()."""
 
     def __init__(self, folder: Path, view: KeyIndexView, disk: Disk) -> None:
         self._folder = folder
         self._disk = disk
         self._view = view
         self._staged: KeyIndexView | None = None
-        self._numbers = itertools.count(next_number(view.manifest))
+        self._is_merging = False
+        self._file_ids = itertools.count(view.manifest.next_file_id)
 
     @classmethod
     def open(
@@ -115,28 +119,37 @@ class KeyIndex:
     def stage(self, changes: Changes, snapshot_id: int) -> None:
         """Write down what a publish that creates this snapshot will do. The index stays as it is until promote()."""
         self._refuse_staged(snapshot_id)
-        files = DataFiles(self._view.manifest)
+        files = self._draft()
         entries = _sorted_entries(changes, files)
         before = self.look_up(entries.hashes())
         files.add(before.file, -1)
         files.add(entries.file)
         entries = entries.take((entries.file != NOT_FOUND) | (before.file != NOT_FOUND))  # nothing is there to delete
-        self._stage(self._write(entries) if len(entries) else None, files, snapshot_id)
+        self._stage([self._write(entries)] if len(entries) else [], files, snapshot_id)
 
-    def replace_files(
-        self, old: Iterable[str], blocks: Iterable[Block], snapshot_id: int, *, rows_in_memory: int = ROWS_IN_MEMORY
-    ) -> Replacement:
-        """Stage a compaction: rows of the old files are now where the blocks say, unless their key has moved on."""
-        self._refuse_staged(snapshot_id)
-        files = DataFiles(self._view.manifest)
+    def prepare_move(self, blocks: Iterable[Block], *, rows_in_memory: int = ROWS_IN_MEMORY) -> Moved:
+        """Write where a compaction has put rows: the slow part. Meanwhile another thread may stage and promote."""
         spill = Spill(self._folder, rows_in_memory, self._disk)
         try:
-            replacement = move_rows(self._view, set(old), blocks, files, spill)
-            run = spill.finish(self._new_path())
+            ids, rows = spill_rows(blocks, self._draft(), spill)
+            return Moved(spill.finish(self._new_path()), ids, rows)
         finally:
             spill.close()
-        self._stage(run, files, snapshot_id)
-        return replacement
+
+    def stage_move(self, moved: Moved, old: Iterable[str], outdated: Sequence[Block], snapshot_id: int) -> None:
+        """Stage a compaction: all rows of the old files are where it put them, but for these, whose key has moved on.
+
+        Like stage(), it is undone by discard().
+        """
+        self._refuse_staged(snapshot_id)
+        files = self._draft()
+        entries = replace(self._view, moved, old, outdated, files)
+        runs = [self._write(entries)] if len(entries) else []
+        self._stage([*runs, *([moved.run] if moved.run else [])], files, snapshot_id)
+
+    def forget_move(self, moved: Moved) -> None:
+        """The compaction is given up before it was staged."""
+        self._remove([moved.run.name] if moved.run else [])
 
     def promote(self) -> None:
         """The publish succeeded: what was staged is the index from now on."""
@@ -162,8 +175,10 @@ class KeyIndex:
         """The runs to merge now, newest first; none when the index is in shape."""
         return _due(self._view.manifest)
 
-    def merge(self) -> bool:
-        """Merge what is due, if anything is."""
+    def merge(self, *, rows_max: int | None = None) -> bool:
+        """Merge what is due, if anything is, and if it has no more rows than that."""
+        if self._is_merging or (rows_max is not None and sum(run.rows for run in self.merge_due()) > rows_max):
+            return False
         merged = self.prepare_merge()
         if merged is not None:
             self.finish_merge(merged)
@@ -175,18 +190,24 @@ class KeyIndex:
         due = _due(view.manifest)
         if not due:
             return None
-        run = write_merged(
-            self._new_path(),
-            view.runs[: len(due)],
-            drop_tombstones=len(due) == len(view.runs),
-            rows_in_memory=rows_in_memory,
-            disk=self._disk,
-        )
+        self._is_merging = True
+        try:
+            run = write_merged(
+                self._new_path(),
+                view.runs[: len(due)],
+                drop_tombstones=len(due) == len(view.runs),
+                rows_in_memory=rows_in_memory,
+                disk=self._disk,
+            )
+        except BaseException:
+            self._is_merging = False
+            raise
         return Merged(due, run)
 
     def finish_merge(self, merged: Merged) -> None:
         """Use the new run in place of the old ones, and only then remove these."""
         self._refuse_staged(None)
+        self._is_merging = False
         gone = {info.name for info in merged.replaced}
         runs = self._view.runs
         at = [run.name for run in runs].index(merged.replaced[0].name)
@@ -209,13 +230,17 @@ class KeyIndex:
         write_run(path, [entries], len(entries), self._disk)
         return open_run(path)
 
-    def _stage(self, run: Run | None, files: DataFiles, snapshot_id: int) -> None:
-        runs = [*([run] if run else []), *self._view.runs]
+    def _draft(self) -> DataFiles:
+        """Of its own for each change; numbers of files are given once, whoever asks."""
+        return DataFiles(self._view.manifest, self._file_ids)
+
+    def _stage(self, new: Sequence[Run], files: DataFiles, snapshot_id: int) -> None:
+        runs = [*new, *self._view.runs]
         view = KeyIndexView(files.manifest(snapshot_id, map(info_of, runs)), runs)
         try:
             store_manifest(self._folder / NEXT, view.manifest, self._disk)
         except OSError:
-            self._remove([run.name] if run else [])  # a full disk needs the room
+            self._remove([run.name for run in new])  # a full disk needs the room
             raise
         self._staged = view
 
@@ -224,7 +249,11 @@ class KeyIndex:
             self._disk.remove(self._folder / name)
 
     def _new_path(self) -> Path:
-        return run_path(self._folder, next(self._numbers))
+        """Never a name that was given in this process: an index that was given up may still be writing under it."""
+        with _naming:
+            number = max(next_number(self._view.manifest), _last_numbers.get(self._folder, 0) + 1)
+            _last_numbers[self._folder] = number
+        return run_path(self._folder, number)
 
 
 def run_path(folder: Path, number: int) -> Path:

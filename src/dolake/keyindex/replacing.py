@@ -1,50 +1,68 @@
-"""Rows move to other data files while their content stays: what a compaction does to the index.
+"""Rows move to other data files while their content stays: what a compaction does to the index, in two steps.
 
-From index.py, which stages the outcome. Promise: an entry moves only if it still is in one of the old files. A row that
-was changed after the compaction read it keeps its newer place, and the caller learns which copies are outdated.
+From index.py. The first step is slow, and nobody waits for it: the moved rows become a run of their own. The second is
+taken while nothing else changes the table: keys that have moved on meanwhile get an entry on top of that run. So it
+costs what has changed, and not what was compacted.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dolake.errors import Damaged
 from dolake.keyindex.datafiles import Block, DataFiles
+from dolake.keyindex.format import Run
+from dolake.keyindex.hashes import Hashes
+from dolake.keyindex.runs import Entries, sort_entries
 from dolake.keyindex.spill import Spill
 from dolake.keyindex.view import KeyIndexView
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
-    """What a compaction did to the index.
+class Moved:
+    """The rows of new data files, as a run that is written but not in use."""
 
-    `outdated` are rows of the new files whose key has meanwhile moved or gone: the same commit must delete them.
-    `left_count` current rows of the old files were in no block: it must be 0 if the old files leave the table.
-    """
-
-    moved_count: int
-    outdated: Mapping[str, NDArray[np.uint32]]
-    left_count: int
+    run: Run | None
+    ids: Mapping[str, int]
+    rows: Mapping[str, int]
 
 
-def move_rows(
-    view: KeyIndexView, old: set[str], blocks: Iterable[Block], files: DataFiles, spill: Spill
-) -> Replacement:
-    """Put the entries that move into `spill`, and count them in `files`."""
-    old_ids = files.known(old)
-    outdated: defaultdict[str, list[NDArray[np.uint32]]] = defaultdict(list)
+def spill_rows(blocks: Iterable[Block], files: DataFiles, spill: Spill) -> tuple[dict[str, int], dict[str, int]]:
+    """Put all rows into `spill`; returns each file's number and how many rows it has."""
+    ids: dict[str, int] = {}
+    rows: dict[str, int] = {}
     for block in blocks:
         entries = files.entries(block)
-        before = view.look_up(block.hashes)
-        is_moved = np.isin(before.file, old_ids)
-        files.add(before.file[is_moved], -1)
-        files.add(entries.file[is_moved])
-        spill.add(entries.take(is_moved))
-        if not is_moved.all():
-            outdated[block.path].append(entries.position[~is_moved])
-    late = {path: np.sort(np.concatenate(parts)) for path, parts in outdated.items()}
-    return Replacement(spill.rows, late, files.rows_of(old_ids))
+        if len(entries):
+            ids[block.path] = int(entries.file[0])
+            rows[block.path] = rows.get(block.path, 0) + len(entries)
+            spill.add(entries)
+    return ids, rows
+
+
+def replace(
+    view: KeyIndexView, moved: Moved, old: Iterable[str], outdated: Sequence[Block], files: DataFiles
+) -> Entries:
+    """Count the new files in place of the old ones; returns where the keys of the outdated rows are now.
+
+    Damaged when that does not add up: then a row would be lost, or come back.
+    """
+    old_ids = files.known(set(old))
+    rows = dict(moved.rows)
+    for block in outdated:
+        rows[block.path] = rows.get(block.path, 0) - len(block.positions)
+    left = files.rows_of(old_ids)
+    if left != sum(rows.values()):
+        raise Damaged(
+            f"{left} current rows were in the old files, and {sum(rows.values())} are in the new ones",
+            hint="the compaction is given up; look with `dolake verify`",
+        )
+    files.replace(old_ids, moved.ids, rows)
+    hi, lo = (
+        np.concatenate([np.empty(0, np.uint64), *(block.hashes[part] for block in outdated)]) for part in range(2)
+    )
+    places = view.look_up(Hashes(hi, lo))
+    return sort_entries(Entries(hi, lo, places.file, places.position))

@@ -23,7 +23,20 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from dolake.errors import DoLakeError
 from dolake.pipeline.cut import Cut
-from dolake.pipeline.link import Failed, Order, Publish, Reached, Ready, Report, Start, decode_order, to_line
+from dolake.pipeline.link import (
+    Cancel,
+    Failed,
+    Maintain,
+    Order,
+    Publish,
+    Reached,
+    Ready,
+    Report,
+    Start,
+    decode_order,
+    to_line,
+)
+from dolake.pipeline.maintenance import Upkeep
 from dolake.pipeline.publish import Publisher, Replaced
 from dolake.pipeline.spark import start_spark
 from dolake.telemetry import start_logging
@@ -39,17 +52,31 @@ class Link:
 
     def __init__(self, orders: BinaryIO, reports: BinaryIO) -> None:
         self._orders, self._reports = orders, reports
+        self._reporting = threading.Lock()
         self.inbox: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self.upkeep_inbox: queue.SimpleQueue[Maintain | list[str]] = queue.SimpleQueue()
+        self.cancelled: set[str] = set()
 
     def listen(self) -> None:
         """Read orders until the server is gone, and then end at once: whatever is half done is not visible."""
         for line in self._orders:
-            self.inbox.put(decode_order(line))
+            self.take(decode_order(line))
         os._exit(0)
 
+    def take(self, order: Order) -> None:
+        """Upkeep has a thread of its own, and waits for no publish."""
+        match order:
+            case Maintain():
+                self.upkeep_inbox.put(order)
+            case Cancel():
+                self.cancelled.add(order.job_id)
+            case _:
+                self.inbox.put(order)
+
     def report(self, word: Report) -> None:
-        self._reports.write(to_line(word))
-        self._reports.flush()
+        with self._reporting:
+            self._reports.write(to_line(word))
+            self._reports.flush()
 
 
 def main() -> int:
@@ -66,11 +93,13 @@ def main() -> int:
     shutil.rmtree(scratch, ignore_errors=True)
     began = time.monotonic()
     try:
-        spark = start_spark(start.pipeline, scratch)
+        spark = start_spark(start.settings.pipeline, scratch)
         publisher = Publisher(spark, start)
+        upkeep = Upkeep(publisher, start, link.upkeep_inbox, link.cancelled, link.report)
+        upkeep.start()
         link.report(Ready(spark.version, round((time.monotonic() - began) * 1000)))
         while True:
-            _obey(link, publisher, _newest(link.inbox))
+            _obey(link, publisher, upkeep, _newest(link.inbox))
     except Replaced as error:
         logger.error("pipeline replaced", extra={"reason": error.message})
         return EXIT_REPLACED
@@ -89,9 +118,10 @@ def _newest(inbox: queue.SimpleQueue[Order]) -> Publish:
     return order
 
 
-def _obey(link: Link, publisher: Publisher, order: Publish) -> None:
+def _obey(link: Link, publisher: Publisher, upkeep: Upkeep, order: Publish) -> None:
     """Publish up to where the order says, in as many publishes as that takes."""
-    publisher.follow(order.pipeline, order.lake)
+    publisher.follow(order.settings)
+    upkeep.follow(order.settings)
     try:
         while publisher.position < order.to:
             result = publisher.publish_next(order.to)
@@ -99,6 +129,7 @@ def _obey(link: Link, publisher: Publisher, order: Publish) -> None:
                 link.report(Reached(result.end, result.waiting_since_ms))
                 return
             link.report(result)
+            upkeep.published([table.table for table in result.tables])
         link.report(Reached(publisher.position))
     except Replaced:
         raise

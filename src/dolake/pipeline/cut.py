@@ -17,6 +17,7 @@ from dolake.changes import StreamId
 from dolake.journal.reader import JournalReader, Place
 from dolake.journal.record import Record
 from dolake.positions import Position
+from dolake.tables.names import plain_table_name
 from dolake.wire.messages import EventMetadata, RawEvent, decode_raw_batch
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class _Walk:
         self.records.append(_Seen(record.position, record.end, place))
         self.event_count += record.change_count
         self.byte_count += len(record.payload)
-        self.tables.update(record.tables)
+        self.tables.update(map(plain_table_name, record.tables))
         self._follow_transactions(record)
 
     def _follow_transactions(self, record: Record) -> None:

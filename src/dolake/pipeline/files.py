@@ -122,35 +122,76 @@ def remove_files(location: str, token: str) -> None:
         path.unlink(missing_ok=True)
 
 
+class RowsFile:
+    """A data file under way: write to it as often as needed, then close it for its entry in a commit."""
+
+    def __init__(self, location: str, shape: Shape, options: WriteOptions) -> None:
+        self.location, self.row_count = location, 0
+        self._shape, self._options = shape, options
+        path = path_of(location)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._collected: list[pq.FileMetaData] = []
+        self._sink = pa.OSFile(str(path), "wb")
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            shape.arrow,
+            compression=options.compression,
+            store_schema=False,
+            use_dictionary=shape.repeating or False,
+            metadata_collector=self._collected,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of it is written."""
+        size: int = self._sink.tell()
+        return size
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, row_group_size=self._options.row_group_size)
+        self.row_count += rows.num_rows
+
+    def close(self) -> Json:
+        self._writer.close()
+        self._sink.close()
+        sync_path(path_of(self.location))
+        shape = self._shape
+        statistics = data_file_statistics_from_parquet_metadata(self._collected[0], shape.statistics, dict(shape.ids))
+        found = statistics.to_serialized_dict()
+        return {
+            "spec-id": 0,
+            "content": "data",
+            "file-path": self.location,
+            "file-format": "parquet",
+            "partition": [],
+            "file-size-in-bytes": path_of(self.location).stat().st_size,
+            "record-count": self.row_count,
+            "column-sizes": _pairs(found["column_sizes"]),
+            "value-counts": _pairs(found["value_counts"]),
+            "null-value-counts": _pairs(found["null_value_counts"]),
+            "nan-value-counts": _pairs(found["nan_value_counts"]),
+            "lower-bounds": _hex_pairs(found["lower_bounds"]),
+            "upper-bounds": _hex_pairs(found["upper_bounds"]),
+            "split-offsets": found["split_offsets"],
+            "sort-order-id": 0,
+        }
+
+
 def write_rows(rows: pa.Table, location: str, shape: Shape, options: WriteOptions) -> Json:
     """Write a data file; returns its entry for a commit."""
-    metadata = _write(rows, location, options, shape.repeating)
-    statistics = data_file_statistics_from_parquet_metadata(metadata, shape.statistics, dict(shape.ids))
-    found = statistics.to_serialized_dict()
-    return {
-        "spec-id": 0,
-        "content": "data",
-        "file-path": location,
-        "file-format": "parquet",
-        "partition": [],
-        "file-size-in-bytes": path_of(location).stat().st_size,
-        "record-count": rows.num_rows,
-        "column-sizes": _pairs(found["column_sizes"]),
-        "value-counts": _pairs(found["value_counts"]),
-        "null-value-counts": _pairs(found["null_value_counts"]),
-        "nan-value-counts": _pairs(found["nan_value_counts"]),
-        "lower-bounds": _hex_pairs(found["lower_bounds"]),
-        "upper-bounds": _hex_pairs(found["upper_bounds"]),
-        "split-offsets": found["split_offsets"],
-        "sort-order-id": 0,
-    }
+    file = RowsFile(location, shape, options)
+    file.write(rows)
+    return file.close()
 
 
 def write_deletes(data_file: str, positions: NDArray[Any], location: str) -> Json:
     """Write a position delete file that names one data file; `positions` are sorted."""
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([data_file]))
     table = pa.table([paths.cast(pa.string()), pa.array(positions.astype(np.int64))], schema=_DELETES)
-    _write(table, location, WriteOptions("zstd", max(1, len(positions))), ["file_path"])
+    path = path_of(location)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, compression="zstd", store_schema=False, use_dictionary=["file_path"])
+    sync_path(path)
     name, (low, high) = data_file.encode(), positions[[0, -1]].astype("<i8")
     return {
         "spec-id": 0,
@@ -170,23 +211,6 @@ def read_positions(location: str) -> NDArray[np.uint32]:
     """The positions in a delete file that names one data file."""
     column = pq.read_table(path_of(location), columns=["pos"], partitioning=None).column("pos")
     return cast("NDArray[np.uint32]", column.to_numpy().astype(np.uint32))
-
-
-def _write(table: pa.Table, location: str, options: WriteOptions, repeating: list[str]) -> pq.FileMetaData:
-    path = path_of(location)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    collected: list[pq.FileMetaData] = []
-    pq.write_table(
-        table,
-        path,
-        compression=options.compression,
-        row_group_size=options.row_group_size,
-        metadata_collector=collected,
-        store_schema=False,
-        use_dictionary=repeating or False,
-    )
-    sync_path(path)
-    return collected[0]
 
 
 def _pairs(values: dict[int, Any]) -> Json:

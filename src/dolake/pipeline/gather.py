@@ -16,6 +16,7 @@ from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record
 from dolake.pipeline.cut import Slice
 from dolake.positions import Position
+from dolake.tables.names import plain_table_name
 from dolake.wire.messages import RawEvent, decode_raw_batch
 
 
@@ -39,7 +40,7 @@ def gather(journal: Path, part: Slice, tables: Container[str] | None = None) -> 
     found: dict[str, Gathered] = {}
     with JournalReader(journal) as reader:
         for _, record in reader.walk(part.start, part.end, part.place):
-            if tables is None or any(table in tables for table in record.tables):
+            if tables is None or any(plain_table_name(table) in tables for table in record.tables):
                 _add(found, record, part, tables)
     return found
 
@@ -49,17 +50,16 @@ def _add(found: dict[str, Gathered], record: Record, part: Slice, tables: Contai
     last = min(part.end - record.position, record.change_count)
     events = decode_raw_batch(record.payload).events
     if len(record.tables) == 1:
-        _extend(
-            found, record.tables[0], events[first:last], range(record.position + first, record.position + last), record
-        )
+        positions = range(record.position + first, record.position + last)
+        _extend(found, plain_table_name(record.tables[0]), events[first:last], positions, record)
         return
     by_table: dict[str, list[int]] = {}
     for index in range(first, last):
-        by_table.setdefault(events[index].table, []).append(index)
+        by_table.setdefault(plain_table_name(events[index].table), []).append(index)
     for table, indexes in by_table.items():
         if tables is None or table in tables:
-            positions = [record.position + index for index in indexes]
-            _extend(found, table, [events[index] for index in indexes], positions, record)
+            chosen = [events[index] for index in indexes]
+            _extend(found, table, chosen, [record.position + index for index in indexes], record)
 
 
 def _extend(

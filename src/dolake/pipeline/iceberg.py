@@ -46,6 +46,10 @@ class TableChange:
     remove_deletes: Sequence[Json] = ()
     touched: Sequence[str] = ()
     """The data files that the deletes name: they must still be there."""
+    is_rewrite: bool = False
+    """The same rows in other files: for readers of changes nothing has happened."""
+    is_regrouping: bool = False
+    """The same files in fewer manifests, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,11 @@ class Iceberg:
         except Py4JJavaError as error:
             raise _translated(error) from error
 
+    def manifest_count(self, table: IcebergTable) -> int:
+        """Of the current snapshot."""
+        snapshot = table.java.currentSnapshot()
+        return 0 if snapshot is None else int(snapshot.allManifests(table.java.io()).size())
+
     def files(self, table: IcebergTable) -> Iterator[tuple[Json, list[Json]]]:
         """Every live data file with the delete files that apply to it."""
         if table.snapshot_id is None:
@@ -154,7 +163,12 @@ class Iceberg:
         java = change.table.java
         try:
             transaction = java.newTransaction()
-            if change.add_deletes or change.remove_deletes or change.remove_rows:
+            if change.is_regrouping:
+                every = self._jvm.com.google.common.base.Functions.constant("all")
+                update = transaction.rewriteManifests().clusterBy(every)
+            elif change.is_rewrite:
+                update = self._rewrite(transaction, change)
+            elif change.add_deletes or change.remove_deletes or change.remove_rows:
                 update = self._row_delta(transaction, change)
             else:
                 update = transaction.newAppend()
@@ -197,6 +211,19 @@ class Iceberg:
             update.addDeletes(file)
         for file in self._content_files(change.remove_deletes, spec):
             update.removeDeletes(file)
+        return update
+
+    def _rewrite(self, transaction: Any, change: TableChange) -> Any:
+        spec = change.table.java.spec()
+        update = transaction.newRewrite().validateFromSnapshot(change.table.snapshot_id)
+        for entries, take in (
+            (change.remove_rows, update.deleteFile),
+            (change.remove_deletes, update.deleteFile),
+            (change.add_rows, update.addFile),
+            (change.add_deletes, update.addFile),
+        ):
+            for file in self._content_files(entries, spec):
+                take(file)
         return update
 
     def _content_files(self, entries: Sequence[Json], spec: Any) -> Iterator[Any]:

@@ -12,7 +12,40 @@ import msgspec
 from msgspec import Struct
 
 from dolake.positions import Position
-from dolake.settings import DoLakeConfig, PipelineSettings
+from dolake.settings import CompactionConfig, DoLakeConfig, MaintenanceSettings, PipelineSettings, Settings
+from dolake.tables.maintenance import Rules
+
+JobKind = Literal["files", "deletes", "manifests", "snapshots", "garbage"]
+JobState = Literal["queued", "running", "done", "failed", "cancelled"]
+
+
+class Sections(Struct, frozen=True):
+    """The settings that the pipeline follows."""
+
+    pipeline: PipelineSettings
+    lake: DoLakeConfig
+    compaction: CompactionConfig
+    maintenance: MaintenanceSettings
+
+    @classmethod
+    def of(cls, settings: Settings) -> Sections:
+        return cls(settings.pipeline, settings.lake, settings.compaction, settings.maintenance)
+
+    @property
+    def rules(self) -> Rules:
+        """When upkeep is due."""
+        compaction, maintenance = self.compaction, self.maintenance
+        return Rules(
+            min_files_to_compact=compaction.min_files_to_compact,
+            max_files_to_compact=compaction.max_files_to_compact,
+            target_file_size_bytes=compaction.target_file_size_bytes,
+            deleted_share_max=maintenance.deleted_share_max,
+            small_files_max=maintenance.small_files_max,
+            manifests_max=maintenance.manifests_max,
+            snapshots_max=maintenance.snapshots_max,
+            snapshot_age_max_ms=maintenance.snapshot_age_max_ms,
+            memory_max_bytes=maintenance.memory_max_bytes,
+        )
 
 
 class Start(Struct, frozen=True, tag="start"):
@@ -24,8 +57,7 @@ class Start(Struct, frozen=True, tag="start"):
     secret: str
     generation: int
     published: Position
-    pipeline: PipelineSettings
-    lake: DoLakeConfig
+    settings: Sections
     log_level: str = "info"
     log_format: Literal["console", "json"] = "console"
 
@@ -34,11 +66,26 @@ class Publish(Struct, frozen=True, tag="publish"):
     """Publish everything before this position, with the settings of now."""
 
     to: Position
-    pipeline: PipelineSettings
-    lake: DoLakeConfig
+    settings: Sections
 
 
-Order = Start | Publish
+class Maintain(Struct, frozen=True, tag="maintain"):
+    """Do what is due for these source tables, now."""
+
+    job_id: str
+    settings: Sections
+    tables: tuple[str, ...]
+    kinds: tuple[JobKind, ...] = ()
+    """None means all."""
+
+
+class Cancel(Struct, frozen=True, tag="cancel"):
+    """Stop this job before its next piece."""
+
+    job_id: str
+
+
+Order = Start | Publish | Maintain | Cancel
 
 
 class Ready(Struct, frozen=True, tag="ready"):
@@ -78,13 +125,36 @@ class Reached(Struct, frozen=True, tag="reached"):
     waiting_since_ms: int | None = None
 
 
+class JobReport(Struct, frozen=True, tag="job"):
+    """How far a job of upkeep is; the last one of a job has a state in which it stays."""
+
+    job_id: str
+    kind: str
+    table: str
+    state: JobState
+    reason: str = ""
+    started_ms: int = 0
+    took_ms: int = 0
+    pieces_done: int = 0
+    pieces_total: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rows_dropped: int = 0
+    snapshots_expired: int = 0
+    files_removed: int = 0
+    waited_ms: int = 0
+    """How long publishes were held up, at most in one piece."""
+
+
 class Failed(Struct, frozen=True, tag="failed"):
     """A publish failed; nothing of it is visible, everything of it is in the journal."""
 
     reason: str
 
 
-Report = Ready | Published | Reached | Failed
+Report = Ready | Published | Reached | Failed | JobReport
 
 _encode = msgspec.json.Encoder().encode
 decode_order: Any = msgspec.json.Decoder(Order).decode

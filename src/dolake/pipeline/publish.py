@@ -8,10 +8,8 @@ head.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
-import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,14 +23,15 @@ from dolake.crashpoints import reach
 from dolake.errors import Conflict, OutcomeUnknown, Unavailable
 from dolake.journal.reader import JournalReader, Place
 from dolake.keyindex.format import ROW_SIZE
+from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.pipeline.files import WriteOptions
 from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, rest_options, warm_up
-from dolake.pipeline.link import Published, Start, TableReport
+from dolake.pipeline.link import Published, Sections, Start, TableReport
 from dolake.pipeline.sourcetables import SourceTables, brief
 from dolake.pipeline.staging import StagedTable, Staging, Steps, run_jobs
+from dolake.pipeline.turns import InFlight, Turns
 from dolake.positions import Position
-from dolake.settings import DoLakeConfig, PipelineSettings
 from dolake.storage.local import path_of, sync_path
 from dolake.tables.layout import state_schema
 from dolake.tables.schema import Field
@@ -43,9 +42,8 @@ Json = dict[str, Any]
 _TRIES_MAX = 3
 _SYNCERS = 16
 _STAGERS = 4
-_LOOKS_MAX = 20
-_LOOK_WAIT_S = 0.5
-_ASK_TIME_MAX_S = 10.0
+_MERGE_ROWS_MAX = 500_000
+"""Of the key index within a publish; what is larger is merged beside the stream."""
 
 
 class Replaced(Conflict):
@@ -58,30 +56,37 @@ class Publisher:
     """Publishes the journal, cut by cut."""
 
     def __init__(self, spark: SparkSession, start: Start) -> None:
-        context, lake = spark.sparkContext, start.lake
+        context, lake = spark.sparkContext, start.settings.lake
         self._start = start
-        self._iceberg = Iceberg(spark, rest_options(start.catalog_uri, start.secret))
-        self._tables = SourceTables(
-            self._iceberg,
+        self.spark = context
+        self.http = CatalogHttp(start.catalog_uri, start.secret)
+        self.turns = Turns()
+        """Held by whoever changes the tables."""
+        self.iceberg = Iceberg(spark, rest_options(start.catalog_uri, start.secret))
+        self.tables = SourceTables(
+            self.iceberg,
             Path(start.home, "keyindex"),
             lambda do, jobs: run_jobs(context, do, jobs),
             has_source_in_key=lake.key_scope == "source",
         )
-        self._staging = Staging(context, self._tables, start.journal)
-        self.follow(start.pipeline, lake)
+        self._staging = Staging(context, self.tables, start.journal)
+        self.follow(start.settings)
         self._parallel = context.defaultParallelism
         self._stagers = ThreadPoolExecutor(_STAGERS, thread_name_prefix="iceberg")
         self._reader = JournalReader(Path(start.journal))
         self._place: Place | None = None
         self._is_uncertain = False
+        self.in_flight = InFlight()
         self.position = start.published
         # Everything starts now, and not with the first change.
         list(run_jobs(context, abs, [0] * self._parallel))
         warm_up(spark, state_schema((Field("id", "long"),), has_source=False))
 
-    def follow(self, pipeline: PipelineSettings, lake: DoLakeConfig) -> None:
+    def follow(self, settings: Sections) -> None:
         """From the next publish on these settings hold."""
-        self._staging.options = WriteOptions(lake.parquet_compression, lake.parquet_row_group_size)
+        pipeline, lake = settings.pipeline, settings.lake
+        self.options = WriteOptions(lake.parquet_compression, lake.parquet_row_group_size)
+        self._staging.options = self.options
         self._limits = Limits(
             pipeline.batch_events_max,
             pipeline.batch_bytes_max,
@@ -91,10 +96,13 @@ class Publisher:
 
     def publish_next(self, to: Position) -> Published | Cut:
         """Publish the next cut before `to`; the cut itself when there is nothing in it that may be published yet."""
+        with self.turns:
+            return self._publish_next(to)
+
+    def _publish_next(self, to: Position) -> Published | Cut:
         for _ in range(_TRIES_MAX):
             started, steps = time.monotonic(), Steps()
-            if self._is_uncertain:
-                self._look()
+            self.look_if_uncertain()
             self._is_uncertain = True
             with steps.timed("cut"):
                 cut = self._next_cut(to)
@@ -102,9 +110,10 @@ class Publisher:
                 self._is_uncertain = False
                 self.position = cut.end
                 return cut
-            staged = self._staging.stage(cut, steps)
             try:
-                self._commit(cut, staged, steps)
+                with self.in_flight.one():
+                    staged = self._staging.stage(cut, steps)
+                    self._commit(cut, staged, steps)
             except (OutcomeUnknown, Conflict) as error:
                 logger.warning("publish not confirmed", extra={"position": cut.start, "reason": error.message})
                 continue
@@ -113,6 +122,15 @@ class Publisher:
             took_ms = round((time.monotonic() - started) * 1000)
             return Published(cut.end, [_report(part) for part in staged], took_ms, steps.times_ms, _memory_bytes())
         raise Unavailable(f"position {self.position} could not be published", hint="it is tried again")
+
+    def look_if_uncertain(self) -> None:
+        """Before anything is built on what we know; in the caller's turn."""
+        if self._is_uncertain:
+            self._look()
+
+    def doubt(self) -> None:
+        """Nobody can say what became of a commit: look before anything is built on it."""
+        self._is_uncertain = True
 
     def _next_cut(self, to: Position) -> Cut:
         return next_cut(
@@ -130,11 +148,11 @@ class Publisher:
 
         Files of a publish that did not happen stay for the upkeep: it may still happen, as long as it is under way.
         """
-        row = self._published()
+        row = self.http.published()
         if row["generation"] != self._start.generation:
             raise Replaced(f"generation {self._start.generation} was replaced by {row['generation']}")
         self.position, self._place = row["position"], None
-        self._tables.forget()
+        self.tables.forget()
         self._is_uncertain = False
 
     def _commit(self, cut: Cut, staged: list[StagedTable], steps: Steps) -> None:
@@ -145,43 +163,33 @@ class Publisher:
         }
         with steps.timed("manifests"):
             changes = [change for part in staged for change in _changes(part)]
-            commits = list(self._stagers.map(lambda change: self._iceberg.stage(change, summary), changes))
-            _sync_manifests(commits)
+            commits = list(self._stagers.map(lambda change: self.iceberg.stage(change, summary), changes))
+            sync_manifests(commits)
         with steps.timed("index"):
             self._stage_indexes(staged, commits)
         reach("before_publish")
         with steps.timed("commit"):
-            self._iceberg.commit(commits)
+            self.iceberg.commit(commits)
         reach("published")
         with steps.timed("index"):
             for part in staged:
                 if part.has_state:
                     part.source.index.promote()
-                    part.source.index.merge()
+                    part.source.index.merge(rows_max=_MERGE_ROWS_MAX)
         with steps.timed("refresh"):
             list(self._stagers.map(self._refresh, staged))
 
     def _refresh(self, part: StagedTable) -> None:
         _apply(part)
-        part.source.changes = self._iceberg.refresh(part.source.changes)
+        part.source.changes = self.iceberg.refresh(part.source.changes)
         if part.has_state:
-            part.source.state = self._iceberg.refresh(part.source.state)
+            part.source.state = self.iceberg.refresh(part.source.state)
 
     def _stage_indexes(self, staged: list[StagedTable], commits: list[StagedCommit]) -> None:
         snapshots = {commit.name: commit.snapshot_id for commit in commits}
         for part in staged:
             if part.has_state:
                 part.source.index.stage(part.index_changes, snapshots[part.source.state.name])
-
-    def _published(self) -> Json:
-        """The lake's published row, asked for until somebody answers."""
-        request = f"{self._start.catalog_uri}/v1/published"
-        for _ in range(_LOOKS_MAX):
-            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=_ASK_TIME_MAX_S) as answer:  # noqa: S310 - our own server
-                row: Json = json.load(answer)
-                return row
-            time.sleep(_LOOK_WAIT_S)
-        raise Unavailable("the catalog does not answer", hint="is the server running?")
 
 
 def _apply(part: StagedTable) -> None:
@@ -190,6 +198,7 @@ def _apply(part: StagedTable) -> None:
     for file in part.merged_files:
         del part.source.files[file["file-path"]]
     part.source.files |= {file["file-path"]: brief(file) for file in part.state_files}
+    part.source.changes_files |= {file["file-path"]: brief(file) for file in part.changes_files}
 
 
 def _changes(part: StagedTable) -> list[TableChange]:
@@ -210,7 +219,7 @@ def _changes(part: StagedTable) -> list[TableChange]:
     return changes
 
 
-def _sync_manifests(commits: Iterable[StagedCommit]) -> None:
+def sync_manifests(commits: Iterable[StagedCommit]) -> None:
     """Iceberg's library does not sync what it writes, and the journal may forget these changes after the publish.
 
     All at the same time, so that the file system's own journal is written once for many and not once for each.

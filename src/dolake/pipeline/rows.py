@@ -234,7 +234,8 @@ class _Reading:
             self.unknown.fields[name] = Seen().add(value)
 
     def rescue(self, row: int, name: str, text: bytes) -> None:
-        self.rescued.setdefault(row, {})[name] = _tidy(text)
+        """Under the name that its column would have: a source's `_before` is not the row before."""
+        self.rescued.setdefault(row, {})[column_name(name)] = _tidy(text)
 
     def rescued_texts(self, row_count: int) -> pa.StringArray:
         if not self.rescued:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ class SourceTable:
     deletes: DeleteFiles
     files: dict[str, Json]
     """The state's data files by path, as a commit names them."""
+    changes_files: dict[str, Json]
+    busy: set[str] = field(default_factory=set)
+    """Data files that a compaction is reading: publishes do not merge them."""
 
     def live_rows(self) -> dict[str, int]:
         """How many rows of each data file are current."""
@@ -99,6 +102,11 @@ class SourceTables:
         halves = (self._load(each) for each in layout.table_names(name))
         return next((layout.columns_of(json.loads(half.schema)) for half in halves if half), ())
 
+    @property
+    def known(self) -> list[SourceTable]:
+        """Those that were needed since the start."""
+        return list(self._known.values())
+
     def forget(self) -> None:
         """Load everything again: somebody else may have changed the tables."""
         self._known.clear()
@@ -144,7 +152,8 @@ class SourceTables:
             logger.warning("key index rebuild started", extra={"table": name, "reason": str(error)})
             index = rebuild(folder, state.snapshot_id, self._read_keys(list(files), deletes))
             logger.info("key index rebuilt", extra={"table": name, "rows": index.row_count})
-        return SourceTable(name, state, changes, columns, index, deletes, files)
+        changes_files = {data["file-path"]: brief(data) for data, _ in self._iceberg.files(changes)}
+        return SourceTable(name, state, changes, columns, index, deletes, files, changes_files)
 
     def _read_keys(self, paths: list[str], deletes: DeleteFiles) -> Iterator[Block]:
         jobs = [KeysJob(path, deletes.of(path), self.has_source_in_key) for path in paths]

@@ -20,23 +20,13 @@ from pyspark import SparkContext
 from dolake.crashpoints import reach
 from dolake.errors import Damaged, DoLakeError
 from dolake.keyindex import Block, Changes
-from dolake.keyindex.hashes import no_hashes
 from dolake.pipeline import fold
 from dolake.pipeline.cut import Cut
 from dolake.pipeline.deletes import DeletePlan, Positions, union
 from dolake.pipeline.files import WriteOptions, remove_file, remove_files
+from dolake.pipeline.rewriting import RewriteJob, Rewritten, rewrite
 from dolake.pipeline.sourcetables import SourceTable, SourceTables
-from dolake.pipeline.tasks import (
-    MergedFile,
-    MergeJob,
-    SliceJob,
-    Staged,
-    StateJob,
-    Wanting,
-    merge_files,
-    write_slice,
-    write_state,
-)
+from dolake.pipeline.tasks import SliceJob, Staged, StateJob, Wanting, write_slice, write_state
 from dolake.tables.maintenance import files_to_merge
 from dolake.tables.schema import Seen
 
@@ -45,6 +35,7 @@ Answer = dict[str, Staged | Wanting]
 _GROWS_MAX = 5
 _ROUNDS = 4
 _STAGERS = 4
+_NO_TARGET = 1 << 60
 _NONE: Positions = np.empty(0, np.uint32)
 
 
@@ -180,7 +171,7 @@ class Staging:
             state_files = self._state_files(source, found, rows, is_whole=len(slices) == 1)
         with steps.timed("index"):
             old = source.index.positions_by_path(source.index.look_up(joined.hashes))
-        live = source.live_rows()
+        live = {path: rows for path, rows in source.live_rows().items() if path not in source.busy}
         merged_paths = files_to_merge(live)
         with steps.timed("merge"):
             gone = {path: old.pop(path, _NONE) for path in merged_paths}
@@ -192,24 +183,33 @@ class Staging:
             for file, part in zip(state_files, rows, strict=True)
             if file
         ]
-        if merged.file:
-            blocks.append(Block(merged.file["file-path"], merged.hashes, np.arange(len(merged.hashes.hi))))
+        for file, hashes in zip(merged.files, merged.hashes, strict=True):
+            blocks.append(Block(file["file-path"], hashes, np.arange(len(hashes.hi))))
         return StagedTable(
             source,
             [part.changes_file for part in found],
-            [file for file in (*state_files, merged.file) if file],
+            [file for file in (*state_files, *merged.files) if file],
             [source.files[path] for path in merged_paths],
             deletes,
             Changes(blocks, fold.gone(joined)),
         )
 
-    def _merge(self, source: SourceTable, files: dict[str, Positions]) -> MergedFile:
+    def _merge(self, source: SourceTable, files: dict[str, Positions]) -> Rewritten:
         """The live rows of these data files, without those that this publish replaces, as one file."""
         if not files:
-            return MergedFile(None, no_hashes())
+            return Rewritten()
         chosen = {path: union(source.deletes.of(path), gone) for path, gone in files.items()}
-        job = MergeJob(source.plan, chosen, self.options, self._tables.has_source_in_key, self._token)
-        merged: MergedFile = next(run_jobs(self._spark, merge_files, [job]))
+        job = RewriteJob(
+            schema=source.state.schema,
+            location=source.state.location,
+            files=chosen,
+            options=self.options,
+            target_bytes=_NO_TARGET,
+            token=self._token,
+            has_keys=True,
+            has_source_in_key=self._tables.has_source_in_key,
+        )
+        merged: Rewritten = next(run_jobs(self._spark, rewrite, [job]))
         return merged
 
     def _state_files(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dolake.keyindex.datafiles import Block
 from dolake.keyindex.hashes import Hashes, hash_keys, no_hashes
 from dolake.pipeline.cut import Slice, metadata_of
-from dolake.pipeline.files import Shape, WriteOptions, fitted, new_file, shape_of, write_rows
+from dolake.pipeline.files import Shape, WriteOptions, new_file, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold, outcomes
 from dolake.pipeline.gather import Gathered, gather
 from dolake.pipeline.rows import Rows, read_rows
@@ -271,52 +271,9 @@ def _write_state(
     return write_rows(state, new_file(plan.state_location, token), shape, options)
 
 
-@dataclass(frozen=True, slots=True)
-class MergeJob:
-    """Write the live rows of these data files of the state, given with the rows that are deleted, as one file."""
-
-    plan: TablePlan
-    files: dict[str, NDArray[np.uint32]]
-    options: WriteOptions
-    has_source_in_key: bool
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class MergedFile:
-    """Several data files in one; `file` is None when no row was left."""
-
-    file: Json | None
-    hashes: Hashes
-
-
-def merge_files(job: MergeJob) -> MergedFile:
-    shape = shape_of(job.plan.state_schema)
-    rows = pa.concat_tables([_live_rows(path, deleted, shape) for path, deleted in job.files.items()])
-    if not rows.num_rows:
-        return MergedFile(None, no_hashes())
-    hashes = _hashes_of(rows, has_source_in_key=job.has_source_in_key)
-    return MergedFile(write_rows(rows, new_file(job.plan.state_location, job.token), shape, job.options), hashes)
-
-
-def _hashes_of(state: pa.Table, *, has_source_in_key: bool) -> Hashes:
+def hashes_of(state: pa.Table, *, has_source_in_key: bool) -> Hashes:
     """The keys of rows of the state."""
     return _hashes(state.column(KEY).to_pylist(), state.column(SOURCE).to_pylist() if has_source_in_key else None)
-
-
-def _kept(row_count: int, deleted: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Which rows of a data file are left."""
-    kept = np.ones(row_count, np.bool_)
-    kept[deleted] = False
-    return kept
-
-
-def _live_rows(path: str, deleted: NDArray[np.uint32], shape: Shape) -> pa.Table:
-    """In the columns that the table has now."""
-    found = pq.read_table(path_of(path), partitioning=None)
-    live = found.filter(pa.array(_kept(found.num_rows, deleted))).combine_chunks()
-    columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in live.columns]
-    return pa.table(fitted(columns, list(live.schema), list(shape.arrow), live.num_rows), schema=shape.arrow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +289,7 @@ def read_keys(job: KeysJob) -> Block:
     """The live rows of a data file, for an index that is made anew."""
     names = [KEY, SOURCE] if job.has_source_in_key else [KEY]
     columns = pq.read_table(path_of(job.path), columns=names, partitioning=None)
-    kept = _kept(columns.num_rows, job.deleted)
-    hashes = _hashes_of(columns.filter(pa.array(kept)), has_source_in_key=job.has_source_in_key)
+    kept = np.ones(columns.num_rows, np.bool_)
+    kept[job.deleted] = False
+    hashes = hashes_of(columns.filter(pa.array(kept)), has_source_in_key=job.has_source_in_key)
     return Block(job.path, hashes, np.flatnonzero(kept))

@@ -19,12 +19,14 @@ import dolake
 from dolake.catalog import rest as catalog_rest
 from dolake.catalog.rest import MethodNotAllowed, Unprocessable
 from dolake.errors import Conflict, DoLakeError, Forbidden, InvalidInput, NotFound, Unavailable
+from dolake.server import compaction, operations
 from dolake.server.lake import Lake
 from dolake.server.openapi import openapi
-from dolake.server.operations import LAKE, ROUTES, json_response
+from dolake.server.operations import LAKE, json_response
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ROUTES = [*operations.ROUTES, *compaction.ROUTES]
 CATALOG_BODY_MAX_BYTES = 64 * 1024 * 1024
 """A commit can carry the whole history of a table; other requests are small."""
 

@@ -16,6 +16,17 @@ from prometheus_client.registry import Collector
 from dolake.receiver.stats import ACK_BUCKETS_S
 from dolake.server.lake import Lake
 from dolake.server.spark_process import PIPELINE_STATES, PipelineStats
+from dolake.server.upkeep import JobBoard
+
+_UPKEEP = {
+    "files_before": "Files that compactions have read.",
+    "files_after": "Files that they have written.",
+    "bytes_before": "Bytes that compactions have read, or that were removed.",
+    "bytes_after": "Bytes that they have written.",
+    "rows_dropped": "Deleted rows that compactions have let go.",
+    "snapshots_expired": "Snapshots that were let go.",
+    "files_removed": "Files that nothing named any more.",
+}
 
 _STATES = ("idle", "receiving", "flushing", "recovering", "error")
 _BREAKER = ("closed", "open", "half-open")
@@ -48,6 +59,7 @@ class _Figures(Collector):
         yield from self._publish()
         if lake.pipeline:
             yield from self._pipeline(lake.pipeline.stats)
+            yield from self._upkeep(lake.pipeline.jobs)
 
     def _receiver(self) -> Iterator[Metric]:
         receiver, stats = self._lake.receiver, self._lake.receiver.stats
@@ -114,6 +126,13 @@ class _Figures(Collector):
             sizes.add_metric([name], table.index_bytes)
         yield rows
         yield sizes
+
+    def _upkeep(self, board: JobBoard) -> Iterator[Metric]:
+        yield _by_label("dolake_upkeep_jobs", "Jobs of upkeep that have ended.", "state", board.ended_counts)
+        for name, what in _UPKEEP.items():
+            yield CounterMetricFamily(f"dolake_upkeep_{name}", what, value=board.totals[name])
+        what = "The longest that a publish waited for upkeep."
+        yield GaugeMetricFamily("dolake_upkeep_waited_seconds_max", what, value=board.waited_max_ms / 1000)
 
 
 def _one_of(name: str, what: str, label: str, names: tuple[str, ...], current: str) -> Metric:

@@ -16,7 +16,7 @@ from aiohttp import web
 
 import dolake
 from dolake.catalog import rest
-from dolake.server import operations
+from dolake.server import compaction, operations
 from dolake.server.operations import json_response
 
 Schema = dict[str, Any]
@@ -57,6 +57,7 @@ _VIEW = _body({"name": _TEXT, "schema": _STRUCT, "view-version": _OBJECT}, locat
 
 _BODIES: dict[Handler, Schema] = {
     operations.change_settings: _OBJECT,
+    compaction.run_job: _body(namespace=_TEXT, table=_TEXT, partitions=_list_of(_TEXT), kinds=_list_of(_TEXT)),
     rest.create_namespace: _body({"namespace": _LEVELS}, properties=_TEXT_MAP),
     rest.update_namespace: _body(updates=_TEXT_MAP, removals=_list_of(_TEXT)),
     rest.create_table: _TABLE,
@@ -73,6 +74,7 @@ _BODIES: dict[Handler, Schema] = {
 
 _PAGE: dict[str, Schema] = {"pageToken": _TEXT, "pageSize": {"type": "integer", "minimum": 1}}
 _QUERIES: dict[Handler, dict[str, Schema]] = {
+    compaction.list_candidates: {"namespace": _TEXT, "table": _TEXT},
     rest.config: {"warehouse": _TEXT},
     rest.list_namespaces: _PAGE | {"parent": _TEXT},
     rest.list_tables: _PAGE,
@@ -95,6 +97,8 @@ _WITHOUT_CONTENT = {
     rest.rename_view,
 }
 
+_LATER = {compaction.run_job, compaction.run_auto}
+
 _ERROR = _body({"error": _body({"message": _TEXT, "type": _TEXT, "code": {"type": "integer"}, "hint": _TEXT})})
 _HEADERS = ("Idempotency-Key",)
 
@@ -107,7 +111,8 @@ async def openapi(request: web.Request) -> web.Response:
 @functools.cache
 def openapi_document(base_path: str) -> dict[str, Any]:
     """The whole document. Every path is also served below the base path."""
-    served: list[tuple[str, str, Handler]] = [("GET", "/openapi.json", openapi), *operations.ROUTES]
+    served: list[tuple[str, str, Handler]] = [("GET", "/openapi.json", openapi)]
+    served += [*operations.ROUTES, *compaction.ROUTES]
     served += [(method, f"/v1{path}", handler) for method, path, handler in rest.ROUTES]
     paths: dict[str, dict[str, Any]] = {}
     seen: Counter[str] = Counter()
@@ -126,11 +131,11 @@ def openapi_document(base_path: str) -> dict[str, Any]:
 
 
 def _operation(id_: str, method: str, path: str, handler: Handler) -> dict[str, Any]:
-    success = "204" if handler in _WITHOUT_CONTENT else "200"
-    answers: dict[str, Any] = {success: {"description": "It is done."}}
-    if success == "200":
+    success = "204" if handler in _WITHOUT_CONTENT else "202" if handler in _LATER else "200"
+    answers: dict[str, Any] = {success: {"description": "It is done, or will be."}}
+    if success != "204":
         kind = "text/plain" if handler is operations.metrics else "application/json"
-        answers["200"]["content"] = {kind: {"schema": _TEXT if kind == "text/plain" else _OBJECT}}
+        answers[success]["content"] = {kind: {"schema": _TEXT if kind == "text/plain" else _OBJECT}}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     answers |= {code: {"description": words, "content": error} for code, words in _REFUSALS.items()}
     operation: dict[str, Any] = {"operationId": id_, "summary": _summary(handler), "responses": answers}

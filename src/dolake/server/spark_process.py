@@ -14,7 +14,7 @@ import logging
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
 from dolake.catalog.base import Publish as PublishedRow
@@ -22,11 +22,14 @@ from dolake.catalog.catalog import Catalog
 from dolake.errors import DoLakeError
 from dolake.pipeline.link import (
     Failed,
+    JobKind,
+    JobReport,
     Publish,
     Published,
     Reached,
     Ready,
     Report,
+    Sections,
     Start,
     TableReport,
     decode_report,
@@ -36,6 +39,7 @@ from dolake.positions import Position
 from dolake.receiver.progress import Progress
 from dolake.server.flushing import Pace, publish_due_ms
 from dolake.server.home import Home
+from dolake.server.upkeep import JobBoard, source_tables
 from dolake.settings import SettingsStore
 
 logger = logging.getLogger(__name__)
@@ -106,6 +110,7 @@ class SparkProcess:
         self._uri = url + settings.current.server.base_path
         self._clock_ms = clock_ms
         self.stats = PipelineStats()
+        self.jobs = JobBoard(clock_ms)
         self._pace = Pace()
         self._wake = asyncio.Event()
         self._reports: deque[Report] = deque()
@@ -130,7 +135,7 @@ class SparkProcess:
             published_before = self._progress.flush_count
             await self._run_child()
             if self._is_stopping or self.stats.state == "sleeping":
-                await self._until(lambda: self._progress.tail.change_count > 0)
+                await self._until(lambda: self._progress.tail.change_count > 0 or bool(self.jobs.orders))
                 continue
             if self._progress.flush_count > published_before:
                 delay_ms = self._settings.current.pipeline.retry_delay_ms
@@ -181,6 +186,7 @@ class SparkProcess:
                 if self._is_busy:
                     self._progress.publish_failed(f"the pipeline process ended with code {code}")
             self._progress.detach()
+            self.jobs.child_ended()
 
     async def _start_child(self) -> Process:
         settings = self._settings.current
@@ -204,8 +210,7 @@ class SparkProcess:
             secret=self._catalog.pipeline_secret,
             generation=row.generation,
             published=row.position,
-            pipeline=settings.pipeline,
-            lake=settings.lake,
+            settings=Sections.of(settings),
             log_level=settings.server.log_level,
             log_format=settings.server.log_format,
         )
@@ -240,6 +245,7 @@ class SparkProcess:
                 logger.info("pipeline put to sleep", extra={"idle_ms": self._settings.current.pipeline.idle_ms})
                 self.stats.state = "sleeping"
                 return
+            await self._order_upkeep(child, now_ms)
             due_ms = self._due_ms(now_ms)
             if due_ms is not None and due_ms <= now_ms:
                 await self._order(child)
@@ -258,11 +264,34 @@ class SparkProcess:
         self._is_busy, self._held, self._held_at = True, None, durable
         self.stats.state = "publishing"
         self._progress.publish_started()
+        await self._say(child, to_line(Publish(durable, Sections.of(self._settings.current))))
+
+    async def _order_upkeep(self, child: Process, now_ms: int) -> None:
+        """Pass on what was asked for, and now and then look at all tables; one that sleeps is not woken for that."""
         settings = self._settings.current
-        await self._say(child, to_line(Publish(durable, settings.pipeline, settings.lake)))
+        is_look_due = now_ms - self.jobs.looked_ms >= settings.compaction.compaction_interval_ms
+        if self._is_ready and settings.compaction.auto_compact and is_look_due and not self.jobs.is_busy:
+            self.jobs.looked_ms = now_ms
+            if tables := await self._catalog.run(source_tables, self._catalog):
+                self.jobs.ask(settings, tables)
+        while self._is_ready and self.jobs.orders:
+            await self._say(child, to_line(self.jobs.orders.popleft()))
+
+    def ask_upkeep(self, tables: list[str], kinds: Iterable[JobKind] = ()) -> JobReport:
+        """For the routes: a job for these tables, soon."""
+        report = self.jobs.ask(self._settings.current, tables, kinds)
+        self._wake.set()
+        return report
+
+    def cancel_upkeep(self, job_id: str) -> JobReport:
+        report = self.jobs.cancel(job_id)
+        self._wake.set()
+        return report
 
     def _take(self, report: Report) -> None:
         match report:
+            case JobReport():
+                self.jobs.note(report)
             case Ready():
                 self._is_ready = True
                 self.stats.state = "ready"
@@ -318,5 +347,5 @@ class SparkProcess:
 
     def _is_idle(self, now_ms: int) -> bool:
         newest_ms = max(self._progress.last_durable_ms or 0, self._progress.last_flush_ms or 0, self._started_ms)
-        is_quiet = not self._is_busy and not self._progress.tail.change_count
+        is_quiet = not self._is_busy and not self._progress.tail.change_count and not self.jobs.is_busy
         return self._is_ready and is_quiet and now_ms - newest_ms >= self._settings.current.pipeline.idle_ms

@@ -192,14 +192,30 @@ class RateLimitConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class CompactionConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When small data files become few large ones."""
 
-    min_files_to_compact: Annotated[int, _whole("Files before a compaction starts.", 2, COUNT_MAX, LATER)] = 5
-    max_files_to_compact: Annotated[int, _whole("Most files in one compaction.", 2, COUNT_MAX, LATER)] = 100
-    target_file_size_bytes: Annotated[int, _whole("File size that a compaction aims at.", KIB, BYTES_MAX, LATER)] = (
-        128 * MIB
-    )
-    auto_compact: Annotated[bool, _says("Compact without being asked.", LATER)] = True
-    compaction_interval_ms: Annotated[int, _whole("Time between two looks for files to compact.", 1, MS_MAX, LATER)] = (
-        3_600_000
+    min_files_to_compact: Annotated[int, _whole("Files before a compaction starts.", 2, COUNT_MAX)] = 5
+    max_files_to_compact: Annotated[int, _whole("Most files in one compaction.", 2, COUNT_MAX)] = 100
+    target_file_size_bytes: Annotated[int, _whole("File size that a compaction aims at.", KIB, BYTES_MAX)] = 128 * MIB
+    auto_compact: Annotated[bool, _says("Compact, expire and clean without being asked.")] = True
+    compaction_interval_ms: Annotated[int, _whole("Time between two looks at all tables.", 1, MS_MAX)] = 3_600_000
+
+
+class MaintenanceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What tables may look like before upkeep sets in, and how patient it is."""
+
+    deleted_share_max: Annotated[
+        float, Meta(gt=0.0, le=1.0, description="Share of deleted rows from which a data file is written anew at once.")
+    ] = 0.2
+    small_files_max: Annotated[
+        int, _whole("Small files of similar size from which they are merged at once.", 2, COUNT_MAX)
+    ] = 8
+    manifests_max: Annotated[int, _whole("Manifests from which they are rewritten.", 2, COUNT_MAX)] = 100
+    snapshots_max: Annotated[int, _whole("Most snapshots that a table keeps.", 1, COUNT_MAX)] = 1_000
+    snapshot_age_max_ms: Annotated[int, _whole("How long a snapshot is kept.", 1, MS_MAX)] = 5 * 24 * 3_600_000
+    gc_grace_ms: Annotated[
+        int, _whole("How long a file that no snapshot names any more is kept for readers.", 0, MS_MAX)
+    ] = 24 * 3_600_000
+    memory_max_bytes: Annotated[int, _whole("Most memory that one piece of upkeep takes.", 64 * MIB, BYTES_MAX)] = (
+        512 * MIB
     )
 
 
@@ -290,6 +306,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     journal: JournalSettings = JournalSettings()
     catalog: CatalogSettings = CatalogSettings()
     pipeline: PipelineSettings = PipelineSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
 
 
 @dataclass(frozen=True, slots=True)

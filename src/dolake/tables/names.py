@@ -7,6 +7,7 @@ Promise: a name that passes can be a folder, an Iceberg identifier and a key in 
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 
 NAMESPACE_DEFAULT = "default"
 PART_LENGTH_MAX_BYTES = 128
@@ -19,6 +20,13 @@ def split_table_name(name: str) -> tuple[tuple[str, ...], str]:
     """`orders` is (("default",), "orders"), `shop.orders` is (("shop",), "orders")."""
     *namespace, table = name.split(".")
     return tuple(namespace) or (NAMESPACE_DEFAULT,), table
+
+
+@lru_cache(maxsize=16_384)
+def plain_table_name(name: str) -> str:
+    """The one spelling of a name that has two: `default.orders` is `orders`."""
+    first, dot, rest = name.partition(".")
+    return rest if dot and first == NAMESPACE_DEFAULT and "." not in rest else name
 
 
 def problem_with_table_name(name: str) -> str | None:

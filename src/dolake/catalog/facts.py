@@ -1,0 +1,36 @@
+"""What upkeep wants to know of a table, from its manifests: files, deleted rows, snapshots. No data file is opened.
+
+From server/upkeep.py, in the catalog's threads; to tables/maintenance.py, which says what is due. The pipeline has the
+same figures in memory; this way they are there too while it sleeps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dolake.catalog.documents import Document
+from dolake.catalog.partitions import readable_table
+from dolake.storage.base import Storage
+from dolake.tables.maintenance import FileFacts, TableFacts
+
+
+def table_facts(name: str, document: Document, storage: Storage) -> TableFacts:
+    with readable_table(document, storage) as table:
+        snapshot = table.current_snapshot()
+        times_ms = sorted(each["timestamp-ms"] for each in document.metadata.get("snapshots") or ())
+        if snapshot is None:
+            return TableFacts(name, (), 0, times_ms)
+        files = [_facts(task) for task in table.scan().plan_files()]
+        return TableFacts(name, files, len(snapshot.manifests(table.io)), times_ms)
+
+
+def _facts(task: Any) -> FileFacts:
+    file = task.file
+    deleted = sum(each.record_count for each in task.delete_files)
+    return FileFacts(
+        file.file_path, file.file_size_in_bytes, file.record_count, min(deleted, file.record_count), _partition(file)
+    )
+
+
+def _partition(file: Any) -> str:
+    return "/".join(map(str, file.partition)) if file.partition else ""

@@ -1,0 +1,144 @@
+"""`dolake compact`, `dolake expire`, `dolake maintain`: upkeep of a running server's tables, now."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dolake.cli.serve import HomeOption
+from dolake.errors import DoLakeError, Unavailable
+from dolake.server.home import ADDRESS_FILE
+
+_LOOK_EVERY_S = 0.2
+_ASK_TIME_MAX_S = 60.0
+TableArgument = Annotated[str | None, typer.Argument(help="A table, `orders` or `shop.orders`; all of them otherwise.")]
+UrlOption = Annotated[str | None, typer.Option("--url", help="The server; the one of --home otherwise.")]
+
+
+def compact(
+    table: TableArgument = None,
+    home: HomeOption = Path("dolake-home"),
+    url: UrlOption = None,
+) -> None:
+    """Make small files few and let deleted rows go."""
+    _run(_Server(home, url), table, ["deletes", "files", "manifests"])
+
+
+def expire(
+    table: TableArgument = None,
+    home: HomeOption = Path("dolake-home"),
+    url: UrlOption = None,
+) -> None:
+    """Let old snapshots go, and files that nothing has named for `gc_grace_ms`."""
+    _run(_Server(home, url), table, ["snapshots", "garbage"])
+
+
+def maintain(
+    table: TableArgument = None,
+    home: HomeOption = Path("dolake-home"),
+    url: UrlOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is due, and why.")] = False,
+) -> None:
+    """Do all upkeep that is due, or say what that is."""
+    server = _Server(home, url)
+    if dry_run:
+        _show_due(server, table)
+    else:
+        _run(server, table, None)
+
+
+class _Server:
+    """A running server, asked over HTTP."""
+
+    def __init__(self, home: Path, url: str | None) -> None:
+        self._url = url or _address_in(home)
+
+    def ask(self, path: str, body: dict[str, Any] | None = None, *, method: str | None = None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url.rstrip("/") + path, data=data, method=method)  # noqa: S310 - the user's own server
+        try:
+            with urllib.request.urlopen(request, timeout=_ASK_TIME_MAX_S) as answer:  # noqa: S310
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except urllib.error.HTTPError as error:
+            said = json.loads(error.read()).get("error", {})
+            raise DoLakeError(said.get("message", str(error)), hint=said.get("hint", "")) from None
+        except OSError as error:
+            raise Unavailable(
+                f"no server answers at {self._url}: {error}", hint="start it with `dolake serve`"
+            ) from None
+
+
+def _address_in(home: Path) -> str:
+    try:
+        address: dict[str, Any] = msgspec.json.decode((home / ADDRESS_FILE).read_bytes())
+    except FileNotFoundError:
+        raise Unavailable(f"no server runs on {home}", hint="start it with `dolake serve`, or give its --url") from None
+    return str(address["url"])
+
+
+def _where(table: str | None) -> dict[str, str]:
+    if table is None:
+        return {}
+    namespace, _, name = table.rpartition(".")
+    return {"namespace": namespace or "default", "table": name}
+
+
+def _show_due(server: _Server, table: str | None) -> None:
+    query = "&".join(f"{key}={value}" for key, value in _where(table).items())
+    due = server.ask(f"/v1/compaction/candidates?{query}")["candidates"]
+    shown = Table("table", "what", "files", "MB", "score", "why")
+    for each in due:
+        name, size = f"{each['namespace']}.{each['table']}", f"{each['sizeBytes'] / 1e6:.1f}"
+        shown.add_row(name, each["kind"], str(each["fileCount"]), size, f"{each['score']:.1f}", each["reason"])
+    console = Console(highlight=False)
+    console.print(shown if due else "nothing is due")
+
+
+def _run(server: _Server, table: str | None, kinds: list[str] | None) -> None:
+    body: dict[str, Any] = dict(_where(table))
+    job = server.ask(
+        "/v1/compaction/run", body | {"kinds": kinds or ["deletes", "files", "manifests", "snapshots", "garbage"]}
+    )
+    path = f"/v1/compaction/jobs/{job['jobId']}"
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task(job["table"], total=None)
+        try:
+            while job["state"] in ("queued", "running"):
+                time.sleep(_LOOK_EVERY_S)
+                job = server.ask(path)
+                total = job["piecesTotal"] or None
+                progress.update(
+                    bar, completed=job["piecesDone"], total=total, description=f"{job['table']}: {job['state']}"
+                )
+        except KeyboardInterrupt:
+            job = server.ask(path, method="DELETE")
+    Console(highlight=False).print(_summary(job))
+    if job["state"] == "failed":
+        raise typer.Exit(1)
+
+
+def _summary(job: dict[str, Any]) -> str:
+    parts = [f"{job['state']} in {job['tookMs'] / 1000:.1f} s"]
+    if job["filesBefore"]:
+        parts.append(f"{job['filesBefore']} files became {job['filesAfter']}")
+    if job["rowsDropped"]:
+        parts.append(f"{job['rowsDropped']} deleted rows went")
+    if job["snapshotsExpired"]:
+        parts.append(f"{job['snapshotsExpired']} snapshots expired")
+    if job["filesRemoved"]:
+        parts.append(f"{job['filesRemoved']} files were removed")
+    if job["state"] == "failed":
+        parts.append(job["reason"])
+    return "; ".join(parts)

@@ -1,0 +1,72 @@
+"""The catalog over plain HTTP, for what needs no Java: the published row, a table's metadata, old snapshots let go.
+
+From publish.py, maintenance.py and garbage.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from dolake.catalog.base import PIPELINE_HEADER
+from dolake.errors import Conflict, Unavailable
+
+Json = dict[str, Any]
+_LOOKS_MAX = 20
+_LOOK_WAIT_S = 0.5
+_ASK_TIME_MAX_S = 10.0
+
+
+class CatalogHttp:
+    """Our own server, asked as the pipeline."""
+
+    def __init__(self, uri: str, secret: str) -> None:
+        self._uri, self._secret = uri, secret
+
+    def published(self) -> Json:
+        """The lake's published row, asked for until somebody answers."""
+        for _ in range(_LOOKS_MAX):
+            with contextlib.suppress(OSError):
+                return self._ask("/v1/published")
+            time.sleep(_LOOK_WAIT_S)
+        raise Unavailable("the catalog does not answer", hint="is the server running?")
+
+    def metadata(self, name: Sequence[str]) -> Json:
+        """All that the table says of itself, and under `metadata-location` where that is written."""
+        answer = self._ask(_path(name))
+        metadata: Json = answer["metadata"] | {"metadata-location": answer["metadata-location"]}
+        return metadata
+
+    def remove_snapshots(self, name: Sequence[str], uuid: str, snapshot_ids: Sequence[int]) -> None:
+        body = {
+            "requirements": [{"type": "assert-table-uuid", "uuid": uuid}],
+            "updates": [{"action": "remove-snapshots", "snapshot-ids": list(snapshot_ids)}],
+        }
+        try:
+            self._ask(_path(name), body)
+        except urllib.error.HTTPError as error:
+            text = error.read().decode(errors="replace")[:500]
+            raise Conflict(
+                f"the catalog refused to let snapshots go: {text}", hint="the next look tries again"
+            ) from None
+
+    def _ask(self, path: str, body: Json | None = None) -> Json:
+        request = urllib.request.Request(  # noqa: S310 - our own server
+            self._uri + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={PIPELINE_HEADER: self._secret, "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=_ASK_TIME_MAX_S) as answer:  # noqa: S310
+            found: Json = json.load(answer)
+            return found
+
+
+def _path(name: Sequence[str]) -> str:
+    namespace = quote("\x1f".join(name[:-1]), safe="")
+    return f"/v1/namespaces/{namespace}/tables/{quote(name[-1], safe='')}"

@@ -1,0 +1,124 @@
+"""Files in a table's folder that no snapshot names: found by Spark's workers, kept for a while, then removed.
+
+From maintenance.py. They come from snapshots that have expired, from publishes and compactions that failed, and from
+processes that died. Promise: a file goes only when it was unnamed at a look at least `gc_grace_ms` ago and is unnamed
+now, and when it is older than every commit under way or in doubt; so a query that began before the snapshot expired
+still finds its files, and a publish never loses one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import read_manifest_list
+
+from dolake.errors import Damaged
+from dolake.storage.local import path_of, sync_path
+
+Json = dict[str, Any]
+_FOLDERS = ("data", "metadata")
+_HINT = "version-hint.text"
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageJob:
+    """A table's folder, and the metadata that names its files."""
+
+    location: str
+    metadata: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that nothing names."""
+
+    path: str
+    modified_s: float
+    size_bytes: int
+
+
+def find_garbage(job: GarbageJob) -> list[Found]:
+    """Damaged when a file that the table names is not there: then we do not know what we see, and nothing may go."""
+    root = path_of(job.location)
+    described, needed = _metadata_files(job.metadata), _needed_files(job.metadata)
+    listed = {path for name in _FOLDERS for path in (root / name).glob("*") if path.is_file() and path.name != _HINT}
+    if lost := {path for path in needed if path.is_relative_to(root)} - listed:
+        raise Damaged(
+            f"{job.location} lacks {len(lost)} files that the table names, such as {min(lost).name}",
+            hint="nothing was removed; restore the files, then look again",
+        )
+    found = []
+    for path in listed - needed - described:
+        with contextlib.suppress(FileNotFoundError):  # the catalog lets go of old metadata by itself
+            stat = path.stat()
+            found.append(Found(str(path), stat.st_mtime, stat.st_size))
+    return found
+
+
+def _metadata_files(metadata: Json) -> set[Path]:
+    locations = [metadata["metadata-location"], *(entry["metadata-file"] for entry in metadata.get("metadata-log", ()))]
+    return set(map(path_of, locations))
+
+
+def _needed_files(metadata: Json) -> set[Path]:
+    """Every file that one of the table's snapshots names."""
+    io = PyArrowFileIO()
+    named: set[str] = set()
+    for kind in ("statistics", "partition-statistics"):
+        named |= {entry["statistics-path"] for entry in metadata.get(kind, ())}
+    manifests: dict[str, Any] = {}
+    for snapshot in metadata.get("snapshots", ()):
+        location = snapshot["manifest-list"]
+        named.add(location)
+        manifests |= {each.manifest_path: each for each in read_manifest_list(io.new_input(location))}
+    for path, manifest in manifests.items():
+        named.add(path)
+        named |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)}
+    return set(map(path_of, named))
+
+
+class Waiting:
+    """The files of one table that wait for their end, with the time since when nothing names them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._since_s: dict[str, float] = {}
+        if path.exists():
+            self._since_s = msgspec.json.decode(path.read_bytes(), type=dict[str, float])
+
+    def look(self, found: list[Found], *, grace_s: float, in_flight_since_s: float) -> list[Found]:
+        """Note what was found now; returns those whose time has come."""
+        now_s = time.time()
+        self._since_s = {each.path: min(self._since_s.get(each.path, now_s), now_s) for each in found}
+        due = [
+            each
+            for each in found
+            if self._since_s[each.path] <= now_s - grace_s and each.modified_s < min(in_flight_since_s, now_s - grace_s)
+        ]
+        self._store()
+        return due
+
+    def forget(self, removed: list[Found]) -> None:
+        for each in removed:
+            self._since_s.pop(each.path, None)
+        self._store()
+
+    def _store(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        new = self._path.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(self._since_s))
+        sync_path(new)
+        new.replace(self._path)
+
+
+def remove(files: list[Found]) -> int:
+    """Returns how many bytes that freed."""
+    for each in files:
+        Path(each.path).unlink(missing_ok=True)
+    return sum(each.size_bytes for each in files)

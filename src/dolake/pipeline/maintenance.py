@@ -1,0 +1,315 @@
+"""Upkeep beside the stream: a thread of the pipeline process that does what tables/maintenance.py says is due.
+
+From __main__.py, which passes orders on and tells of each publish; to compaction.py and garbage.py. It works piece by
+piece, one at a time, so that one of Spark's workers is always free for publishes. Promise: each job is reported when it
+starts, after each piece and when it ends; a failure ends the job and not the thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from py4j.protocol import Py4JNetworkError
+
+from dolake.errors import Conflict, DoLakeError
+from dolake.pipeline.compaction import Compactor
+from dolake.pipeline.garbage import GarbageJob, Waiting, find_garbage, remove
+from dolake.pipeline.link import JobKind, JobReport, JobState, Maintain, Sections, Start
+from dolake.pipeline.publish import Publisher
+from dolake.pipeline.sourcetables import SourceTable
+from dolake.pipeline.staging import run_jobs
+from dolake.tables.layout import table_names
+from dolake.tables.maintenance import Candidate, FileFacts, TableFacts, candidates, expired_count
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+_COMPACTING: tuple[JobKind, ...] = ("deletes", "files")
+_ALL: tuple[JobKind, ...] = (*_COMPACTING, "manifests", "snapshots", "garbage")
+_SNAPSHOTS_EVERY = 100
+"""Publishes of a table after which its snapshots are counted: between two looks there are not many too many."""
+_PIECES_MAX = 100
+_MERGE_ROWS_IN_MEMORY = 250_000
+
+
+class _Cancelled(Exception):
+    """Somebody wants this job to end."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """One job under way; `report` is what was last told."""
+
+    report: JobReport
+    started_s: float
+
+
+class Upkeep:
+    """See the module."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        start: Start,
+        orders: queue.SimpleQueue[Maintain | list[str]],
+        cancelled: set[str],
+        tell: Callable[[JobReport], None],
+    ) -> None:
+        self._publisher, self._tell = publisher, tell
+        self._orders, self._cancelled = orders, cancelled
+        """A list among the orders names tables that have changed. Whoever cancels adds to the set."""
+        self._compactor = Compactor(publisher)
+        self._folder = Path(start.home, "upkeep")
+        self._generation = start.generation
+        self._settings = start.settings
+        self._numbers = itertools.count(1)
+        self._publishes: dict[str, int] = {}
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="upkeep", daemon=True).start()
+
+    # --- from other threads ------------------------------------------------------------------------------------------
+
+    def follow(self, settings: Sections) -> None:
+        self._settings = settings
+
+    def published(self, tables: list[str]) -> None:
+        """These tables have changed."""
+        self._orders.put(tables)
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        waiting: Maintain | list[str] | None = None
+        while True:
+            order = waiting or self._orders.get()
+            waiting = None
+            try:
+                if isinstance(order, Maintain):
+                    self.follow(order.settings)
+                    self._do_ordered(order)
+                    continue
+                touched, waiting = self._all_touched(order)
+                self._look_after_touched(touched)
+            except Py4JNetworkError:
+                return  # Java is gone, and this process with it
+            except Exception:
+                logger.exception("upkeep stopped by a mistake of ours")
+
+    def _all_touched(self, tables: list[str]) -> tuple[set[str], Maintain | None]:
+        """All tables that have changed until now, and the order that waits behind them, if one does."""
+        touched: set[str] = set()
+        order: Maintain | list[str] = tables
+        while not isinstance(order, Maintain):
+            for table in order:
+                touched.add(table)
+                self._publishes[table] = self._publishes.get(table, 0) + 1
+            try:
+                order = self._orders.get_nowait()
+            except queue.Empty:
+                return touched, None
+        return touched, order
+
+    def _look_after_touched(self, touched: set[str]) -> None:
+        """What should not wait for the next look at all tables."""
+        self._merge_indexes(touched)
+        if not self._settings.compaction.auto_compact:
+            return
+        for name in sorted(touched):
+            self._look_after(name, _COMPACTING, is_urgent=True)
+            if self._publishes[name] >= _SNAPSHOTS_EVERY:
+                self._publishes[name] = 0
+                self._look_after(name, ("snapshots", "manifests"), is_urgent=True)
+
+    def _do_ordered(self, order: Maintain) -> None:
+        """One job over all that was asked for."""
+        shown = order.tables[0] if len(order.tables) == 1 else f"{len(order.tables)} tables"
+        job = self._begin(order.job_id, "maintain", shown, "asked for")
+        with self._ending(job):
+            for name in order.tables:
+                for kind in (each for each in _ALL if each in (order.kinds or _ALL)):
+                    self._do(job, name, kind, is_urgent=False)
+
+    def _look_after(self, name: str, kinds: tuple[JobKind, ...], *, is_urgent: bool) -> None:
+        """A job of its own for each thing that is due."""
+        for kind in kinds:
+            if kind in _COMPACTING and not self._due(name, kind, is_urgent=is_urgent):
+                continue
+            job = self._begin(f"auto-{self._generation}-{next(self._numbers)}", kind, name, "due")
+            with self._ending(job):
+                self._do(job, name, kind, is_urgent=is_urgent)
+
+    def _do(self, job: _Job, name: str, kind: JobKind, *, is_urgent: bool) -> None:
+        match kind:
+            case "files" | "deletes":
+                self._compact(job, name, kind, is_urgent=is_urgent)
+            case "manifests":
+                self._regroup(job, name)
+            case "snapshots":
+                self._expire(job, name)
+            case "garbage":
+                self._collect(job, name)
+
+    # --- what is due -------------------------------------------------------------------------------------------------
+
+    def _due(self, name: str, kind: JobKind, *, is_urgent: bool) -> list[tuple[Candidate, bool]]:
+        """What to compact, most useful first, and whether it is of the state."""
+        with self._publisher.turns:
+            self._publisher.look_if_uncertain()
+            source = self._publisher.tables.find(name)
+            facts = [] if source is None else list(_facts(source))
+        rules = self._settings.rules
+        found = [
+            (candidate, is_state)
+            for table, is_state in facts
+            for candidate in candidates(table, rules, _now_ms(), is_urgent=is_urgent)
+            if candidate.kind == kind
+        ]
+        return sorted(found, key=lambda each: -each[0].score)
+
+    # --- doing it ----------------------------------------------------------------------------------------------------
+
+    def _compact(self, job: _Job, name: str, kind: JobKind, *, is_urgent: bool) -> None:
+        """Piece after piece; what is due is asked for again each time, for the table moves on."""
+        for _ in range(_PIECES_MAX):
+            due = self._due(name, kind, is_urgent=is_urgent)
+            if not due:
+                return
+            candidate, is_state = due[0]
+            self._update(job, reason=candidate.reason, pieces_total=job.report.pieces_done + len(due))
+            target_bytes = self._settings.compaction.target_file_size_bytes
+            done = self._compactor.compact(name, candidate.paths, is_state=is_state, target_bytes=target_bytes)
+            self._update(
+                job,
+                pieces_done=job.report.pieces_done + 1,
+                files_before=job.report.files_before + done.files_before,
+                files_after=job.report.files_after + done.files_after,
+                bytes_before=job.report.bytes_before + done.bytes_before,
+                bytes_after=job.report.bytes_after + done.bytes_after,
+                rows_dropped=job.report.rows_dropped + done.rows_dropped,
+                waited_ms=max(job.report.waited_ms, done.waited_ms),
+            )
+
+    def _regroup(self, job: _Job, name: str) -> None:
+        """Fewer manifests, where there are too many."""
+        for is_state in (True, False):
+            if self._compactor.regroup(name, is_state=is_state, manifests_max=self._settings.rules.manifests_max):
+                self._update(job, pieces_done=job.report.pieces_done + 1)
+
+    def _expire(self, job: _Job, name: str) -> None:
+        for full_name in table_names(name):
+            metadata = self._publisher.http.metadata(full_name)
+            kept = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
+            line = sorted(metadata.get("snapshots", ()), key=lambda each: each["timestamp-ms"])
+            times_ms = [each["timestamp-ms"] for each in line]
+            count = expired_count(times_ms, self._settings.rules, _now_ms())
+            gone = [each["snapshot-id"] for each in line[:count] if each["snapshot-id"] not in kept]
+            if gone:
+                self._publisher.http.remove_snapshots(full_name, metadata["table-uuid"], gone)
+            self._update(
+                job,
+                pieces_done=job.report.pieces_done + 1,
+                snapshots_expired=job.report.snapshots_expired + len(gone),
+            )
+
+    def _collect(self, job: _Job, name: str) -> None:
+        grace_s = self._settings.maintenance.gc_grace_ms / 1000
+        for full_name in table_names(name):
+            since_s = self._publisher.in_flight.since_s
+            metadata = self._publisher.http.metadata(full_name)
+            task = GarbageJob(metadata["location"], metadata)
+            found = next(run_jobs(self._publisher.spark, find_garbage, [task]))
+            waiting = Waiting(self._folder / f"{metadata['table-uuid']}.json")
+            due = waiting.look(found, grace_s=grace_s, in_flight_since_s=since_s)
+            freed = remove(due)
+            waiting.forget(due)
+            self._update(
+                job,
+                pieces_done=job.report.pieces_done + 1,
+                files_removed=job.report.files_removed + len(due),
+                bytes_before=job.report.bytes_before + freed,
+            )
+
+    def _merge_indexes(self, names: set[str]) -> None:
+        """Key indexes that are too large to be merged within a publish."""
+        for name in names:
+            with self._publisher.turns:
+                source = self._publisher.tables.find(name)
+            if source is None or not source.index.merge_due():
+                continue
+            merged = source.index.prepare_merge(rows_in_memory=_MERGE_ROWS_IN_MEMORY)
+            with self._publisher.turns:
+                if merged and self._publisher.tables.find(name) is source:
+                    source.index.finish_merge(merged)
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, job_id: str, kind: str, table: str, reason: str) -> _Job:
+        job = _Job(JobReport(job_id, kind, table, "running", reason, started_ms=_now_ms()), time.monotonic())
+        logger.info("upkeep started", extra={"job": job_id, "kind": kind, "table": table or "all"})
+        self._tell(job.report)
+        return job
+
+    def _update(self, job: _Job, **figures: Any) -> None:
+        took_ms = round((time.monotonic() - job.started_s) * 1000)
+        job.report = msgspec.structs.replace(job.report, took_ms=took_ms, **figures)
+        self._tell(job.report)
+        if job.report.job_id in self._cancelled and job.report.state == "running":
+            raise _Cancelled
+
+    @contextlib.contextmanager
+    def _ending(self, job: _Job) -> Iterator[None]:
+        """Around the work of a job: says how it ended."""
+        state: JobState = "done"
+        reason = job.report.reason
+        try:
+            yield
+            reason = job.report.reason
+        except _Cancelled:
+            state, reason = "cancelled", "cancelled"
+        except Conflict as error:
+            reason = error.message  # somebody else did it, or it is done next time
+        except Py4JNetworkError:
+            raise
+        except Exception as error:
+            state, reason = "failed", str(error)[:500]
+            if not isinstance(error, DoLakeError | OSError):
+                logger.exception("upkeep failed by a mistake of ours")
+        self._cancelled.discard(job.report.job_id)
+        self._update(job, state=state, reason=reason)
+        report = job.report
+        files = f"{report.files_before}->{report.files_after}"
+        figures = {"job": report.job_id, "state": state, "took_ms": report.took_ms, "files": files, "reason": reason}
+        logger.info("upkeep ended", extra=figures)
+
+
+def _facts(source: SourceTable) -> Iterator[tuple[TableFacts, bool]]:
+    """Both tables of a source, without the files that are being compacted, and whether it is the state."""
+    live = source.live_rows()
+    state = [_file_facts(file, live[path]) for path, file in source.files.items() if path not in source.busy]
+    changes = [
+        _file_facts(file, file["record-count"])
+        for path, file in source.changes_files.items()
+        if path not in source.busy
+    ]
+    yield TableFacts(".".join(source.state.name), state), True
+    yield TableFacts(".".join(source.changes.name), changes), False
+
+
+def _file_facts(file: Json, live: int) -> FileFacts:
+    rows = file["record-count"]
+    return FileFacts(file["file-path"], file["file-size-in-bytes"], rows, rows - live)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,179 @@
+"""Upkeep as the server sees it: jobs that were asked for or came by themselves, what they did, and what is due.
+
+From spark_process.py, which passes orders to the pipeline and its reports back; to operations.py's routes under
+/v1/compaction. Everything here runs on the event loop; what reads manifests runs in the catalog's threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast, get_args
+
+import msgspec
+
+from dolake.catalog.base import Name
+from dolake.catalog.catalog import Catalog
+from dolake.catalog.facts import table_facts
+from dolake.errors import InvalidInput, NotFound
+from dolake.pipeline.link import Cancel, JobKind, JobReport, Maintain, Sections
+from dolake.settings import Settings
+from dolake.tables.layout import CHANGES_SUFFIX
+from dolake.tables.maintenance import Candidate, candidates
+from dolake.tables.names import plain_table_name
+
+JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
+_JOBS_KEPT = 200
+_OVER = ("done", "failed", "cancelled")
+_ADDED_UP = ("files_before", "files_after", "bytes_before", "bytes_after", "rows_dropped")
+_ADDED_UP_TOO = ("snapshots_expired", "files_removed")
+
+
+class JobBoard:
+    """All jobs, the newest last; those that have ended go when there are many."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._jobs: dict[str, JobReport] = {}
+        self._numbers = itertools.count(1)
+        self.orders: deque[Maintain | Cancel] = deque()
+        """What the pipeline is to be told as soon as there is one."""
+        self.ended_counts = dict.fromkeys(_OVER, 0)
+        self.totals = dict.fromkeys((*_ADDED_UP, *_ADDED_UP_TOO), 0)
+        self.waited_max_ms = 0
+        self.looked_ms = clock_ms()
+
+    def ask(self, settings: Settings, tables: Sequence[str], kinds: Iterable[JobKind] = ()) -> JobReport:
+        """Queue a job; it begins when the pipeline is free for it."""
+        job_id = f"job-{self._clock_ms()}-{next(self._numbers)}"
+        shown = tables[0] if len(tables) == 1 else f"{len(tables)} tables"
+        report = JobReport(job_id, "maintain", shown, "queued", "asked for", started_ms=self._clock_ms())
+        self._jobs[job_id] = report
+        self.orders.append(Maintain(job_id, Sections.of(settings), tuple(tables), tuple(kinds)))
+        return report
+
+    def cancel(self, job_id: str) -> JobReport:
+        """Before it begins, or before its next piece."""
+        report = self.find(job_id)
+        waiting = next((each for each in self.orders if isinstance(each, Maintain) and each.job_id == job_id), None)
+        if waiting:
+            self.orders.remove(waiting)
+            self.note(msgspec.structs.replace(report, state="cancelled", reason="cancelled before it began"))
+        elif report.state not in _OVER:
+            self.orders.append(Cancel(job_id))
+        return self.find(job_id)
+
+    def note(self, report: JobReport) -> None:
+        before = self._jobs.get(report.job_id)
+        if before and before.state in _OVER:
+            return
+        self._jobs[report.job_id] = report
+        self.waited_max_ms = max(self.waited_max_ms, report.waited_ms)
+        if report.state in _OVER:
+            self.ended_counts[report.state] += 1
+            for name in self.totals:
+                self.totals[name] += getattr(report, name)
+            self._forget_old()
+
+    def child_ended(self) -> None:
+        """Whoever was at work is gone, and its jobs with it."""
+        for report in [each for each in self._jobs.values() if each.state == "running"]:
+            self.note(msgspec.structs.replace(report, state="failed", reason="the pipeline process ended"))
+
+    def find(self, job_id: str) -> JobReport:
+        if job_id not in self._jobs:
+            raise NotFound(f"there is no job {job_id[:80]!r}", hint="GET /v1/compaction/jobs lists them")
+        return self._jobs[job_id]
+
+    @property
+    def jobs(self) -> list[JobReport]:
+        return list(self._jobs.values())
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.orders) or any(report.state not in _OVER for report in self._jobs.values())
+
+    def _forget_old(self) -> None:
+        over = [job_id for job_id, report in self._jobs.items() if report.state in _OVER]
+        for job_id in over[: max(0, len(over) - _JOBS_KEPT)]:
+            del self._jobs[job_id]
+
+
+def job_json(report: JobReport) -> dict[str, Any]:
+    """As the routes show it: names in the seeds' spelling."""
+    return {_camel(name): getattr(report, name) for name in report.__struct_fields__}
+
+
+def totals_json(board: JobBoard) -> dict[str, Any]:
+    ended = {f"jobs_{state}": count for state, count in board.ended_counts.items()}
+    figures = ended | board.totals | {"publish_waited_max_ms": board.waited_max_ms}
+    return {_camel(name): value for name, value in figures.items()}
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(map(str.capitalize, tail))
+
+
+def source_tables(catalog: Catalog) -> list[str]:
+    """The source tables that the lake manages, by their plain names."""
+    pointers, _ = catalog.store.snapshot(None)
+    names = [pointer.name for pointer in pointers if pointer.is_managed]
+    return sorted(_source_of(name) for name in names if not name.name.endswith(CHANGES_SUFFIX))
+
+
+def _source_of(name: Name) -> str:
+    return plain_table_name(".".join((*name.namespace, name.name)))
+
+
+def checked_kinds(kinds: object) -> tuple[JobKind, ...]:
+    if not isinstance(kinds, list) or not all(kind in JOB_KINDS for kind in kinds):
+        raise InvalidInput(f"kinds must be a list of {', '.join(JOB_KINDS)}", hint="leave it out for all of them")
+    return cast("tuple[JobKind, ...]", tuple(kinds))
+
+
+def checked_tables(catalog: Catalog, namespace: object, table: object) -> list[str]:
+    """The source tables that a request means: one, those of a namespace, or all."""
+    known = source_tables(catalog)
+    for what, value in (("namespace", namespace), ("table", table)):
+        if value is not None and (not isinstance(value, str) or not value):
+            raise InvalidInput(f"{what} must be a name", hint='such as {"namespace": "default", "table": "users"}')
+    if table is not None:
+        wanted = plain_table_name(f"{namespace or 'default'}.{table}")
+        if wanted not in known:
+            raise NotFound(
+                f"Table does not exist: {namespace or 'default'}.{table}", hint="only tables of sources have upkeep"
+            )
+        return [wanted]
+    if namespace is not None:
+        return [name for name in known if (name if "." in name else f"default.{name}").rpartition(".")[0] == namespace]
+    return known
+
+
+def due(catalog: Catalog, settings: Settings, sources: Iterable[str], now_ms: int) -> list[Candidate]:
+    """What is due now in both tables of these sources, the most useful first."""
+    found: list[Candidate] = []
+    rules = Sections.of(settings).rules
+    for source in sources:
+        namespace, _, name = (source if "." in source else f"default.{source}").rpartition(".")
+        for table in (name, name + CHANGES_SUFFIX):
+            document = catalog.tables.load(Name(tuple(namespace.split(".")), table))
+            facts = table_facts(f"{namespace}.{table}", document, catalog.storage)
+            found += candidates(facts, rules, now_ms, is_urgent=False)
+    return sorted(found, key=lambda each: -each.score)
+
+
+def candidate_json(candidate: Candidate) -> dict[str, Any]:
+    namespace, _, table = candidate.table.rpartition(".")
+    return {
+        "namespace": namespace,
+        "table": table,
+        "kind": candidate.kind,
+        "partition": candidate.partition,
+        "fileCount": len(candidate.paths),
+        "sizeBytes": candidate.size_bytes,
+        "memoryBytes": candidate.memory_bytes,
+        "score": round(candidate.score, 2),
+        "reason": candidate.reason,
+    }

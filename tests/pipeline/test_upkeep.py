@@ -1,0 +1,154 @@
+"""Upkeep on a real server with a real Spark: files become few, nothing changes for readers, old files go in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.table.snapshots import Operation
+
+from tests.pipeline.test_publishing import changes_of, delete, flush, insert, rows_of, send, update, wait_for
+from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.spark
+_SETTINGS = """\
+freshness_target_ms = 300
+[compaction]
+auto_compact = false
+min_files_to_compact = 2
+[maintenance]
+snapshots_max = 3
+gc_grace_ms = 1_000
+manifests_max = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("lake"), settings=_SETTINGS, has_pipeline=True) as server:
+        yield server
+
+
+@pytest.fixture
+def catalog(lake: ServerProcess) -> Iterator[RestCatalog]:
+    with_catalog = RestCatalog("lake", uri=lake.url)
+    yield with_catalog
+    with_catalog.close()
+
+
+def run_job(lake: ServerProcess, **body: Any) -> dict[str, Any]:
+    """Ask for a job and wait for its end."""
+    status, job = lake.get("/v1/compaction/run", method="POST", body=body)
+    assert status == 202, job
+    jobs = f"/v1/compaction/jobs/{job['jobId']}"
+    wait_for(lambda: lake.get(jobs)[1]["state"] not in ("queued", "running"), "the job ends")
+    ended: dict[str, Any] = lake.get(jobs)[1]
+    assert ended["state"] == "done", ended
+    return ended
+
+
+def files_of(catalog: RestCatalog, table: str) -> list[Any]:
+    return list(catalog.load_table(table).scan().plan_files())
+
+
+def on_disk(lake: ServerProcess, table: str) -> set[str]:
+    return {path.name for path in Path(lake.home, "warehouse", "default", table).rglob("*") if path.is_file()}
+
+
+def test_small_files_and_deleted_rows_go_and_readers_see_the_same(lake: ServerProcess, catalog: RestCatalog) -> None:
+    for number in range(6):
+        send(lake, *(insert("parts", f"{number}-{n}", n=n) for n in range(50)))
+        flush(lake)
+    send(lake, *(update("parts", f"0-{n}", {"n": n}, {"n": -n}) for n in range(20)), delete("parts", "1-1", {"n": 1}))
+    flush(lake)
+    rows, changes = rows_of(catalog, "default.parts"), changes_of(catalog, "default.parts")
+    due = lake.get("/v1/compaction/candidates?table=parts")[1]["candidates"]
+    assert {each["table"] for each in due} == {"parts", "parts__changes"}
+    assert all(each["score"] > 0 and each["reason"] and each["memoryBytes"] > 0 for each in due)
+
+    job = run_job(lake, namespace="default", table="parts")
+
+    assert job["filesAfter"] < job["filesBefore"]
+    (state,), (history,) = files_of(catalog, "default.parts"), files_of(catalog, "default.parts__changes")
+    assert not state.delete_files
+    assert (state.file.record_count, history.file.record_count) == (299, 321)
+    assert rows_of(catalog, "default.parts") == rows
+    assert changes_of(catalog, "default.parts") == changes
+    snapshot = catalog.load_table("default.parts").current_snapshot()
+    assert snapshot
+    assert snapshot.summary
+    assert snapshot.summary.operation is Operation.REPLACE
+    due = lake.get("/v1/compaction/candidates?table=parts")[1]["candidates"]
+    assert {each["kind"] for each in due} <= {"snapshots", "manifests"}
+
+    send(lake, update("parts", "0-1", {"n": -1}, {"n": 100}), delete("parts", "5-5", {"n": 5}))
+    flush(lake)  # the key index knows where the rows are now
+    after = rows_of(catalog, "default.parts")
+    assert len(after) == 298
+    assert after["0-1"]["n"] == 100
+
+
+def test_old_snapshots_go_and_their_files_a_while_later(lake: ServerProcess, catalog: RestCatalog) -> None:
+    for number in range(6):
+        send(lake, insert("old", "1", n=number))
+        flush(lake)
+    before = on_disk(lake, "old")
+    reader = catalog.load_table("default.old").scan()  # began before
+    job = run_job(lake, table="old", kinds=["snapshots", "garbage"])
+    assert job["snapshotsExpired"] == 6  # three of six in each of the two tables
+    assert job["filesRemoved"] == 0
+    assert before - on_disk(lake, "old") <= {name for name in before if name.endswith(".metadata.json")}
+    assert reader.to_arrow().num_rows == 1
+    time.sleep(1.1)
+    assert run_job(lake, table="old", kinds=["garbage"])["filesRemoved"] > 0
+    assert rows_of(catalog, "default.old")["1"]["n"] == 5
+    assert len(catalog.load_table("default.old").metadata.snapshots) == 3
+    for snapshot in catalog.load_table("default.old").metadata.snapshots:  # each that is left can be read
+        scan = catalog.load_table("default.old").scan(snapshot_id=snapshot.snapshot_id)
+        assert scan.to_arrow().num_rows == 1
+    left = on_disk(lake, "old")
+    time.sleep(1.1)
+    run_job(lake, table="old", kinds=["garbage"])
+    assert on_disk(lake, "old") == left, "what is needed stays"
+
+
+def test_many_manifests_become_few_and_the_key_index_stays_right(lake: ServerProcess, catalog: RestCatalog) -> None:
+    for number in range(5):
+        send(lake, insert("pages", str(number), n=number))
+        flush(lake)
+    before = len(
+        catalog.load_table("default.pages").current_snapshot().manifests(catalog.load_table("default.pages").io)
+    )
+    assert before > 3
+    run_job(lake, table="pages", kinds=["manifests"])
+    table = catalog.load_table("default.pages")
+    assert len(table.current_snapshot().manifests(table.io)) == 1
+    log = lake.log
+    send(lake, update("pages", "1", {"n": 1}, {"n": 11}))
+    flush(lake)
+    assert {key: row["n"] for key, row in rows_of(catalog, "default.pages").items()} == {
+        "0": 0,
+        "1": 11,
+        "2": 2,
+        "3": 3,
+        "4": 4,
+    }
+    assert "rebuild" not in lake.log[len(log) :]
+
+
+def test_a_job_can_be_cancelled_and_bad_requests_say_what_to_do(lake: ServerProcess) -> None:
+    assert lake.get("/v1/compaction/run", method="POST", body={"table": "nobody"})[0] == 404
+    assert lake.get("/v1/compaction/run", method="POST", body={"kinds": ["magic"]})[0] == 400
+    assert lake.get("/v1/compaction/run", method="POST", body={"tabel": "x"})[0] == 400
+    assert lake.get("/v1/compaction/run", method="POST", body=b"{")[0] == 400
+    assert lake.get("/v1/compaction/jobs/none")[0] == 404
+    status, job = lake.get("/v1/compaction/auto", method="POST")
+    assert status == 202
+    state = lake.get(f"/v1/compaction/jobs/{job['jobId']}", method="DELETE")[1]["state"]
+    assert state in ("cancelled", "queued", "running", "done")
+    wait_for(lambda: not lake.get("/v1/compaction/metrics")[1]["running"], "nothing runs any more")
+    assert lake.get("/v1/compaction/metrics")[1]["jobsFailed"] == 0

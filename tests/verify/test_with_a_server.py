@@ -1,0 +1,103 @@
+"""A real server with a real Spark: verify beside a stream of changes, and when all has stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dolake.client import connect
+from tests.support.aio import run
+from tests.support.command import dolake
+from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.spark
+_WAIT_S = 120.0
+_PAUSE_S = 0.2
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(
+        tmp_path_factory.mktemp("lake"), settings="freshness_target_ms = 200", has_pipeline=True
+    ) as server:
+        yield server
+
+
+def changes_of(first: int) -> Iterator[dict[str, Any]]:
+    """Inserts, updates, deletes and moved keys; columns that come later, at the top and inside; values that misfit."""
+    for n in range(first, first + 100):
+        key, row = str(n), {"n": n, "o": {"a": n}, "l": [{"x": n}]}
+        yield {"table": "stream.items", "operation": "INSERT", "rowId": key, "after": row}
+        if n % 3 == 0:
+            after = row | {"o": {"a": n, "b": "later"}, "l": [{"y": n}], f"column {n // 500}": True, "n": "no number"}
+            yield {"table": "stream.items", "operation": "UPDATE", "rowId": key, "before": row, "after": after}
+        if n % 5 == 0:
+            yield {"table": "stream.items", "operation": "DELETE", "rowId": key, "before": row}
+        if n % 7 == 1:
+            move = {"rowId": f"moved {n}", "before": row, "after": {"n": -n}, "metadata": {"previousRowId": key}}
+            yield {"table": "stream.items", "operation": "UPDATE", **move}
+        yield {"table": "others", "operation": "UPDATE", "rowId": str(n % 10), "after": {"last": n}}
+
+
+def flush(server: ServerProcess) -> None:
+    status, body = server.get("/flush", method="POST")
+    assert status == 200, body
+
+
+def verified(home: Path) -> dict[str, Any]:
+    answer = dolake("verify", "--home", home, "--json")
+    report: dict[str, Any] = json.loads(answer.stdout) if answer.stdout else {}
+    assert answer.returncode == 0, (answer.stderr, [check for check in report["checks"] if check["differences"]])
+    return report
+
+
+def test_beside_a_stream_of_changes_nothing_is_named_that_is_not_so(server: ServerProcess) -> None:
+    is_over = threading.Event()
+
+    def stream() -> None:
+        async def sending() -> None:
+            async with connect(server.url, source="shop") as client:
+                first = 0
+                while not is_over.is_set():
+                    await client.send(list(changes_of(first)))
+                    first += 100
+                    await asyncio.sleep(_PAUSE_S)  # a stream, and not a flood that the pipeline works off for minutes
+
+        run(sending(), timeout_s=10 * _WAIT_S)
+
+    sender = threading.Thread(target=stream)
+    sender.start()
+    try:
+        reports: list[dict[str, Any]] = []
+        while len({report["position"] for report in reports if report["position"]}) < 4:
+            reports.append(verified(server.home))
+    finally:
+        is_over.set()
+        sender.join()
+    flush(server)
+    last = verified(server.home)
+    assert last["position"] == server.get("/status")[1]["durablePosition"] > reports[-1]["position"]
+    assert {table["table"] for table in last["tables"]} == {"default.others", "stream.items"}
+    server.stop()
+    assert verified(server.home)["position"] == last["position"]
+    server.start()
+
+
+def test_a_server_that_was_killed_leaves_nothing_that_differs(server: ServerProcess) -> None:
+    async def sending() -> None:
+        async with connect(server.url, source="other") as client:
+            await client.send([{**change, "table": "killed"} for change in changes_of(0)])
+
+    run(sending(), timeout_s=_WAIT_S)
+    server.kill()
+    verified(server.home)
+    server.start()
+    flush(server)
+    report = verified(server.home)
+    assert "default.killed" in {table["table"] for table in report["tables"]}
