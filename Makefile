@@ -1,5 +1,5 @@
 # Every target first installs what it needs; a second run finds the stamp and goes straight to work.
-# Needs Python 3.11+ and make. Options: PYTHON=python3.12, DEMO_ARGS=--once, BENCH_ARGS=..., SOAK_ARGS=..., TEST_ARGS=..., LOCK_ARGS=--upgrade
+# Needs Python 3.11+, make and Java 17+. Options: PYTHON=python3.12, DEMO_ARGS=--once, BENCH_ARGS=..., SOAK_ARGS=..., TEST_ARGS=..., LOCK_ARGS=--upgrade
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -57,7 +57,7 @@ clean: ## remove caches and build results; .venv stays
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-# Nothing runs Spark in this release, so a missing Java is advice and not an error: hence the ignored exit code.
+# The pipeline can fetch a Java by itself where there is a network, so a missing one is advice here and not an error.
 java: $(STAMP)
 	@$(BIN)/python -m dolake.pipeline.java --quiet || true
 

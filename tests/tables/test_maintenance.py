@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from dolake.tables.maintenance import (
+    MERGE_FILES_MAX,
     MERGE_FILES_MIN,
     Candidate,
     FileFacts,
@@ -53,6 +54,7 @@ def test_a_file_without_rows_goes_at_once() -> None:
 def test_a_publish_never_merges_much() -> None:
     many = sizes(*[40_000] * 20)
     assert len(files_to_merge(many)) == 2
+    assert len(files_to_merge(sizes(*[100] * 300))) == MERGE_FILES_MAX
 
 
 def test_a_thousand_publishes_leave_few_small_files_and_write_a_row_a_few_times() -> None:

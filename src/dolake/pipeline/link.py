@@ -144,6 +144,7 @@ class JobReport(Struct, frozen=True, tag="job"):
     rows_dropped: int = 0
     snapshots_expired: int = 0
     files_removed: int = 0
+    bytes_removed: int = 0
     waited_ms: int = 0
     """How long publishes were held up, at most in one piece."""
 

@@ -38,7 +38,7 @@ _COMPACTING: tuple[JobKind, ...] = ("deletes", "files")
 _ALL: tuple[JobKind, ...] = (*_COMPACTING, "manifests", "snapshots", "garbage")
 _SNAPSHOTS_EVERY = 100
 """Publishes of a table after which its snapshots are counted: between two looks there are not many too many."""
-_PIECES_MAX = 100
+_ROUNDS_MAX = 3
 _MERGE_ROWS_IN_MEMORY = 250_000
 
 
@@ -180,31 +180,45 @@ class Upkeep:
     # --- doing it ----------------------------------------------------------------------------------------------------
 
     def _compact(self, job: _Job, name: str, kind: JobKind, *, is_urgent: bool) -> None:
-        """Piece after piece; what is due is asked for again each time, for the table moves on."""
-        for _ in range(_PIECES_MAX):
+        """What is due now, piece after piece, and no more: on a busy table something always is."""
+        for _ in range(_ROUNDS_MAX):
             due = self._due(name, kind, is_urgent=is_urgent)
-            if not due:
+            self._update(job, pieces_total=job.report.pieces_total + len(due))
+            done = [self._compact_piece(job, name, candidate, is_state=is_state) for candidate, is_state in due]
+            if all(done):
                 return
-            candidate, is_state = due[0]
-            self._update(job, reason=candidate.reason, pieces_total=job.report.pieces_done + len(due))
-            target_bytes = self._settings.compaction.target_file_size_bytes
+
+    def _compact_piece(self, job: _Job, name: str, candidate: Candidate, *, is_state: bool) -> bool:
+        """False when a publish has merged some of these files meanwhile: then something else is due."""
+        target_bytes = self._settings.compaction.target_file_size_bytes
+        try:
             done = self._compactor.compact(name, candidate.paths, is_state=is_state, target_bytes=target_bytes)
-            self._update(
-                job,
-                pieces_done=job.report.pieces_done + 1,
-                files_before=job.report.files_before + done.files_before,
-                files_after=job.report.files_after + done.files_after,
-                bytes_before=job.report.bytes_before + done.bytes_before,
-                bytes_after=job.report.bytes_after + done.bytes_after,
-                rows_dropped=job.report.rows_dropped + done.rows_dropped,
-                waited_ms=max(job.report.waited_ms, done.waited_ms),
-            )
+        except Conflict:
+            self._update(job, pieces_total=job.report.pieces_total - 1)
+            return False
+        self._update(
+            job,
+            reason=candidate.reason,
+            pieces_done=job.report.pieces_done + 1,
+            files_before=job.report.files_before + done.files_before,
+            files_after=job.report.files_after + done.files_after,
+            bytes_before=job.report.bytes_before + done.bytes_before,
+            bytes_after=job.report.bytes_after + done.bytes_after,
+            rows_dropped=job.report.rows_dropped + done.rows_dropped,
+            waited_ms=max(job.report.waited_ms, done.waited_ms),
+        )
+        return True
 
     def _regroup(self, job: _Job, name: str) -> None:
         """Fewer manifests, where there are too many."""
         for is_state in (True, False):
             if self._compactor.regroup(name, is_state=is_state, manifests_max=self._settings.rules.manifests_max):
-                self._update(job, pieces_done=job.report.pieces_done + 1)
+                self._piece_done(job)
+
+    def _piece_done(self, job: _Job, **figures: Any) -> None:
+        """Of work that is one piece for each table."""
+        report = job.report
+        self._update(job, pieces_done=report.pieces_done + 1, pieces_total=report.pieces_total + 1, **figures)
 
     def _expire(self, job: _Job, name: str) -> None:
         for full_name in table_names(name):
@@ -216,11 +230,7 @@ class Upkeep:
             gone = [each["snapshot-id"] for each in line[:count] if each["snapshot-id"] not in kept]
             if gone:
                 self._publisher.http.remove_snapshots(full_name, metadata["table-uuid"], gone)
-            self._update(
-                job,
-                pieces_done=job.report.pieces_done + 1,
-                snapshots_expired=job.report.snapshots_expired + len(gone),
-            )
+            self._piece_done(job, snapshots_expired=job.report.snapshots_expired + len(gone))
 
     def _collect(self, job: _Job, name: str) -> None:
         grace_s = self._settings.maintenance.gc_grace_ms / 1000
@@ -233,11 +243,10 @@ class Upkeep:
             due = waiting.look(found, grace_s=grace_s, in_flight_since_s=since_s)
             freed = remove(due)
             waiting.forget(due)
-            self._update(
+            self._piece_done(
                 job,
-                pieces_done=job.report.pieces_done + 1,
                 files_removed=job.report.files_removed + len(due),
-                bytes_before=job.report.bytes_before + freed,
+                bytes_removed=job.report.bytes_removed + freed,
             )
 
     def _merge_indexes(self, names: set[str]) -> None:

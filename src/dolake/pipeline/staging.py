@@ -171,7 +171,8 @@ class Staging:
             state_files = self._state_files(source, found, rows, is_whole=len(slices) == 1)
         with steps.timed("index"):
             old = source.index.positions_by_path(source.index.look_up(joined.hashes))
-        live = {path: rows for path, rows in source.live_rows().items() if path not in source.busy}
+        live = {path: rows - len(old.get(path, ())) for path, rows in source.live_rows().items()}
+        live = {path: rows for path, rows in live.items() if path not in source.busy}
         merged_paths = files_to_merge(live)
         with steps.timed("merge"):
             gone = {path: old.pop(path, _NONE) for path in merged_paths}

@@ -21,11 +21,12 @@ from dolake.server.upkeep import JobBoard
 _UPKEEP = {
     "files_before": "Files that compactions have read.",
     "files_after": "Files that they have written.",
-    "bytes_before": "Bytes that compactions have read, or that were removed.",
+    "bytes_before": "Bytes that compactions have read.",
     "bytes_after": "Bytes that they have written.",
     "rows_dropped": "Deleted rows that compactions have let go.",
     "snapshots_expired": "Snapshots that were let go.",
     "files_removed": "Files that nothing named any more.",
+    "bytes_removed": "Their bytes.",
 }
 
 _STATES = ("idle", "receiving", "flushing", "recovering", "error")

@@ -26,8 +26,8 @@ from dolake.tables.names import plain_table_name
 JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
 _JOBS_KEPT = 200
 _OVER = ("done", "failed", "cancelled")
-_ADDED_UP = ("files_before", "files_after", "bytes_before", "bytes_after", "rows_dropped")
-_ADDED_UP_TOO = ("snapshots_expired", "files_removed")
+_OF_COMPACTIONS = ("files_before", "files_after", "bytes_before", "bytes_after", "rows_dropped")
+_OF_OTHERS = ("snapshots_expired", "files_removed", "bytes_removed")
 
 
 class JobBoard:
@@ -40,7 +40,7 @@ class JobBoard:
         self.orders: deque[Maintain | Cancel] = deque()
         """What the pipeline is to be told as soon as there is one."""
         self.ended_counts = dict.fromkeys(_OVER, 0)
-        self.totals = dict.fromkeys((*_ADDED_UP, *_ADDED_UP_TOO), 0)
+        self.totals = dict.fromkeys((*_OF_COMPACTIONS, *_OF_OTHERS), 0)
         self.waited_max_ms = 0
         self.looked_ms = clock_ms()
 

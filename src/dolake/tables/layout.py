@@ -74,7 +74,7 @@ def properties(table: str) -> dict[str, str]:
         "write.merge.mode": "merge-on-read",
         "write.delete.granularity": "file",
         # Each publish adds a manifest or two and looks into all that may hold what it replaces: so keep them few.
-        "commit.manifest.min-count-to-merge": "10",
+        "commit.manifest.min-count-to-merge": "4",
     }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-MERGE_FILES_MIN = 5
+MERGE_FILES_MIN, MERGE_FILES_MAX = 5, 32
 MERGE_ROWS_MAX = 100_000
 """A publish must not take long: larger files are left to compaction."""
 _MERGED_ROWS_MAX = 50_000
@@ -38,7 +38,7 @@ def files_to_merge(live_rows: Mapping[str, int], *, files_min: int = MERGE_FILES
     small = {path: rows for path, rows in live_rows.items() if 0 < rows <= _MERGED_ROWS_MAX}
     if len(small) < files_min:
         return empty
-    merged = _smallest(small)
+    merged = _smallest(small)[:MERGE_FILES_MAX]
     while sum(small[path] for path in merged) > MERGE_ROWS_MAX:
         merged.pop()
     return [*empty, *merged]
