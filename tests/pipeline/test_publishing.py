@@ -270,21 +270,32 @@ def test_a_table_of_somebody_else_is_left_alone(lake: ServerProcess, catalog: Re
     assert set(rows_of(catalog, "default.theirs")) == {"1"}
 
 
-def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_is_made_anew(
+def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_or_damaged_is_made_anew(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
-    send(lake, *(insert("phoenix", str(n), n=n) for n in range(10)))
+    for table in ("phoenix", "damaged"):
+        send(lake, *(insert(table, str(n), n=n) for n in range(10)))
     flush(lake)
     before = status_of(lake)["pipeline"]
     (child,) = pipelines_of(lake)
     tree = [child, *child.children(recursive=True)]
     child.kill()
-    shutil.rmtree(lake.home / "keyindex")
-    send(lake, update("phoenix", "3", {"n": 3}, {"n": 33}), delete("phoenix", "4", {"n": 4}))
+    folders = {
+        table: lake.home / "keyindex" / str(catalog.load_table(f"default.{table}").metadata.table_uuid)
+        for table in ("phoenix", "damaged")
+    }
+    shutil.rmtree(folders["phoenix"])
+    (run,) = folders["damaged"].glob("*.run")
+    content = bytearray(run.read_bytes())
+    content[-1] ^= 0xFF
+    run.write_bytes(content)
+    for table in ("phoenix", "damaged"):
+        send(lake, update(table, "3", {"n": 3}, {"n": 33}), delete(table, "4", {"n": 4}))
     flush(lake)
     assert status_of(lake)["pipeline"]["generation"] == before["generation"] + 1
-    rows = rows_of(catalog, "default.phoenix")
-    assert {key: row["n"] for key, row in rows.items()} == {str(n): n for n in range(10) if n != 4} | {"3": 33}
+    for table in ("phoenix", "damaged"):
+        rows = rows_of(catalog, f"default.{table}")
+        assert {key: row["n"] for key, row in rows.items()} == {str(n): n for n in range(10) if n != 4} | {"3": 33}
     _, alive = psutil.wait_procs(tree, timeout=_WAIT_S)
     assert not alive, "the dead pipeline left processes behind"
 

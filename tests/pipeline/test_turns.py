@@ -60,7 +60,11 @@ def test_a_file_goes_only_when_it_was_unnamed_long_ago_and_is_unnamed_now(tmp_pa
 
     assert look(old, young, grace_s=60) == []
     assert look(old, young, grace_s=0.0) == ["/old"]
+    (tmp_path / "upkeep" / "table.json").write_bytes(b"{")  # lost: they wait once more
+    assert look(old, grace_s=0.01) == []
     assert look(old, grace_s=0.0, since_s=time.time() - 200) == []  # a commit is under way since then
+    time.sleep(0.02)
+    assert look(old, grace_s=0.01) == [], "while it was in flight it did not wait"
     time.sleep(0.02)
     assert look(grace_s=0.01) == []  # something named it again meanwhile
     assert look(old, grace_s=0.01) == []

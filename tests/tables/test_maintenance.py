@@ -111,6 +111,11 @@ def test_files_of_which_much_is_deleted_do_not_wait_however_large_they_are() -> 
     assert (found.kind, found.reason) == ("deletes", "20% of the rows in 1 files are deleted")
 
 
+def test_what_would_become_no_fewer_is_never_due() -> None:
+    assert due(files(*[70] * 8, rows=70_000), is_urgent=True) == []
+    assert due(files(*[48] * 8, rows=5_000_000), is_urgent=True) == []
+
+
 def test_the_most_useful_comes_first() -> None:
     worn = dataclasses.replace(files(128, deleted=900)[0], path="worn")
     assert [each.kind for each in due([worn, *files(*[1] * 50)])] == ["files", "deletes"]

@@ -44,6 +44,7 @@ class Catalog:
         """Minted anew at each start and given to the pipeline alone: who shows it may change managed tables."""
         self.on_published: Callable[[Position], None] = lambda _position: None
         """Called on the event loop when a publish of the pipeline has become visible."""
+        self._published_ms = self.store.published().at_ms
         self.forget_next_ms = 0
         """When answers that nobody can ask for again are next removed."""
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
@@ -76,6 +77,11 @@ class Catalog:
             for key in sorted({repr((name.namespace, name.name)) for name in names}):
                 await stack.enter_async_context(self.turn(key))
             yield
+
+    def publish_time_ms(self) -> int:
+        """The moment of a publish that comes now: it never decreases, also when somebody sets the clock back."""
+        self._published_ms = max(self._published_ms, self.clock_ms())
+        return self._published_ms
 
     def is_pipeline(self, secret: str | None) -> bool:
         return secret is not None and hmac.compare_digest(

@@ -411,7 +411,7 @@ def _publish_of(commits: list[TableCommit], call: Call) -> Publish | None:
     if not all(WHOLE.fullmatch(value) for value in stretch):
         raise InvalidInput(f"{', '.join(_PUBLISH_KEYS)} must be whole numbers")
     start, end, generation = (int(value) for value in stretch)
-    publish = Publish(start, end, generation, call.catalog.clock_ms())
+    publish = Publish(start, end, generation, call.catalog.publish_time_ms())
     for commit in commits:
         _set_time(commit, publish.at_ms)
     return publish

@@ -169,6 +169,12 @@ class KeyIndex:
         self._disk.sync_folder(self._folder)
         self._remove(new)
 
+    def forsake(self) -> None:
+        """The index does not tell the truth: whoever opens it next finds none and makes it anew."""
+        for name in (INDEX, NEXT):
+            self._disk.remove(self._folder / name)
+        self._disk.sync_folder(self._folder)
+
     # --- merging, between publishes ----------------------------------------------------------------------------------
 
     def merge_due(self) -> tuple[RunInfo, ...]:
@@ -249,11 +255,15 @@ class KeyIndex:
             self._disk.remove(self._folder / name)
 
     def _new_path(self) -> Path:
-        """Never a name that was given in this process: an index that was given up may still be writing under it."""
-        with _naming:
-            number = max(next_number(self._view.manifest), _last_numbers.get(self._folder, 0) + 1)
-            _last_numbers[self._folder] = number
-        return run_path(self._folder, number)
+        return new_run_path(self._folder, self._view.manifest)
+
+
+def new_run_path(folder: Path, manifest: Manifest) -> Path:
+    """Never a name that was given in this process: an index that was given up may still be writing under it."""
+    with _naming:
+        number = max(next_number(manifest), _last_numbers.get(folder, 0) + 1)
+        _last_numbers[folder] = number
+    return run_path(folder, number)
 
 
 def run_path(folder: Path, number: int) -> Path:

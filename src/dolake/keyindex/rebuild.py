@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dolake.keyindex.datafiles import Block, DataFiles
 from dolake.keyindex.disk import Disk
-from dolake.keyindex.index import KeyIndex, next_number, run_path, sweep
+from dolake.keyindex.index import KeyIndex, new_run_path, sweep
 from dolake.keyindex.manifest import INDEX, Manifest, load_manifest, store_manifest
 from dolake.keyindex.merging import ROWS_IN_MEMORY
 from dolake.keyindex.spill import Spill
@@ -35,7 +35,7 @@ def rebuild(
     spill = Spill(folder, rows_in_memory, disk)
     try:
         _add_all(blocks, files, spill)
-        run = spill.finish(run_path(folder, next_number(old)))
+        run = spill.finish(new_run_path(folder, old))
     finally:
         spill.close()
     runs = [run] if run else []

@@ -7,6 +7,7 @@ entries, and a key that comes twice is refused.
 from __future__ import annotations
 
 import itertools
+import uuid
 from pathlib import Path
 
 from dolake.errors import Damaged
@@ -30,6 +31,7 @@ class Spill:
         self._waiting_rows = 0
         self._parts: list[Run] = []
         self._numbers = itertools.count()
+        self._token = uuid.uuid4().hex[:12]
 
     def add(self, entries: Entries) -> None:
         """Take entries in any order; a large block is cut, so that it is never sorted as a whole."""
@@ -66,7 +68,7 @@ class Spill:
     def _write_part(self) -> None:
         if not self._waiting:
             return
-        path = self._folder / f"spill-{next(self._numbers):06d}{PART}"
+        path = self._folder / f"spill-{self._token}-{next(self._numbers):06d}{PART}"
         entries = sort_entries(concatenate(self._waiting))
         write_run(path, [entries], len(entries), self._disk, is_durable=False)
         self._parts.append(open_run(path))

@@ -59,9 +59,11 @@ class Link:
 
     def listen(self) -> None:
         """Read orders until the server is gone, and then end at once: whatever is half done is not visible."""
-        for line in self._orders:
-            self.take(decode_order(line))
-        os._exit(0)
+        try:
+            for line in self._orders:
+                self.take(decode_order(line))
+        finally:
+            os._exit(0)
 
     def take(self, order: Order) -> None:
         """Upkeep has a thread of its own, and waits for no publish."""

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -37,9 +38,14 @@ class CatalogHttp:
             time.sleep(_LOOK_WAIT_S)
         raise Unavailable("the catalog does not answer", hint="is the server running?")
 
-    def metadata(self, name: Sequence[str]) -> Json:
-        """All that the table says of itself, and under `metadata-location` where that is written."""
-        answer = self._ask(_path(name))
+    def metadata(self, name: Sequence[str]) -> Json | None:
+        """All that the table says of itself, and under `metadata-location` where that is written; None without one."""
+        try:
+            answer = self._ask(_path(name))
+        except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.NOT_FOUND:
+                return None
+            raise
         metadata: Json = answer["metadata"] | {"metadata-location": answer["metadata-location"]}
         return metadata
 

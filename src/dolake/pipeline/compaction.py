@@ -164,7 +164,8 @@ class Compactor:
 
         def stage(snapshot_id: int) -> None:
             if moved:
-                source.index.stage_move(moved, piece.old, outdated, snapshot_id)
+                with source.trusting_index() as key_index:
+                    key_index.stage_move(moved, piece.old, outdated, snapshot_id)
 
         self._commit(change, index, stage, lambda: self._apply(piece, rewritten, plan))
         return sum(len(block.positions) for block in outdated)
@@ -183,6 +184,7 @@ class Compactor:
         except Conflict:
             if index:
                 index.discard()
+            publisher.doubt()  # somebody has moved the table, and we do not know it
             raise
         except Exception as error:
             raise self._doubt(error) from error

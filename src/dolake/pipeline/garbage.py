@@ -9,6 +9,7 @@ still finds its files, and a publish never loses one.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from dolake.storage.local import path_of, sync_path
 Json = dict[str, Any]
 _FOLDERS = ("data", "metadata")
 _HINT = "version-hint.text"
+_OUR_DATA = re.compile(r"(\d+|compacted)-[0-9a-f]{12}-[0-9a-f-]{36}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,16 @@ def find_garbage(job: GarbageJob) -> list[Found]:
             hint="nothing was removed; restore the files, then look again",
         )
     found = []
-    for path in listed - needed - described:
+    for path in (each for each in listed - needed - described if _is_ours(each)):
         with contextlib.suppress(FileNotFoundError):  # the catalog lets go of old metadata by itself
             stat = path.stat()
             found.append(Found(str(path), stat.st_mtime, stat.st_size))
     return found
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether its name is one that we, or Iceberg's library for us, give: nothing else is ours to remove."""
+    return path.suffix == ".avro" if path.parent.name == "metadata" else _OUR_DATA.fullmatch(path.name) is not None
 
 
 def _metadata_files(metadata: Json) -> set[Path]:
@@ -89,18 +96,15 @@ class Waiting:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._since_s: dict[str, float] = {}
-        if path.exists():
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):  # lost: then they wait once more
             self._since_s = msgspec.json.decode(path.read_bytes(), type=dict[str, float])
 
     def look(self, found: list[Found], *, grace_s: float, in_flight_since_s: float) -> list[Found]:
         """Note what was found now; returns those whose time has come."""
         now_s = time.time()
+        found = [each for each in found if each.modified_s < in_flight_since_s]  # else it may just become named
         self._since_s = {each.path: min(self._since_s.get(each.path, now_s), now_s) for each in found}
-        due = [
-            each
-            for each in found
-            if self._since_s[each.path] <= now_s - grace_s and each.modified_s < min(in_flight_since_s, now_s - grace_s)
-        ]
+        due = [each for each in found if max(self._since_s[each.path], each.modified_s) <= now_s - grace_s]
         self._store()
         return due
 

@@ -57,6 +57,7 @@ class StagedCommit:
     """A table's next snapshot, written but not visible."""
 
     name: tuple[str, ...]
+    location: str
     snapshot_id: int
     manifest_list: str
     java: Any
@@ -184,7 +185,8 @@ class Iceberg:
             )
         except Py4JJavaError as error:
             raise _translated(error) from error
-        return StagedCommit(change.table.name, snapshot.snapshotId(), snapshot.manifestListLocation(), commit)
+        table, manifest_list = change.table, snapshot.manifestListLocation()
+        return StagedCommit(table.name, table.location, snapshot.snapshotId(), manifest_list, commit)
 
     def commit(self, staged: Iterable[StagedCommit]) -> None:
         """Make all of these visible at once, or none."""

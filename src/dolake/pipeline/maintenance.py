@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import queue
 import threading
 import time
@@ -19,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
-from dolake.errors import Conflict, DoLakeError
+from dolake.errors import Conflict, DoLakeError, Unavailable
 from dolake.pipeline.compaction import Compactor
 from dolake.pipeline.garbage import GarbageJob, Waiting, find_garbage, remove
 from dolake.pipeline.link import JobKind, JobReport, JobState, Maintain, Sections, Start
 from dolake.pipeline.publish import Publisher
 from dolake.pipeline.sourcetables import SourceTable
 from dolake.pipeline.staging import run_jobs
-from dolake.tables.layout import table_names
+from dolake.tables.layout import OURS, table_names
 from dolake.tables.maintenance import Candidate, FileFacts, TableFacts, candidates, expired_count
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class Upkeep:
         self._settings = start.settings
         self._numbers = itertools.count(1)
         self._publishes: dict[str, int] = {}
+        self._given_up: set[str] = set()
+        """Files of pieces that failed."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="upkeep", daemon=True).start()
@@ -102,7 +105,7 @@ class Upkeep:
                 touched, waiting = self._all_touched(order)
                 self._look_after_touched(touched)
             except Py4JNetworkError:
-                return  # Java is gone, and this process with it
+                os._exit(1)  # Java is gone: the server starts another pipeline
             except Exception:
                 logger.exception("upkeep stopped by a mistake of ours")
 
@@ -126,19 +129,37 @@ class Upkeep:
         if not self._settings.compaction.auto_compact:
             return
         for name in sorted(touched):
-            self._look_after(name, _COMPACTING, is_urgent=True)
-            if self._publishes[name] >= _SNAPSHOTS_EVERY:
-                self._publishes[name] = 0
-                self._look_after(name, ("snapshots", "manifests"), is_urgent=True)
+            with contextlib.suppress(DoLakeError, OSError):  # the next publish looks again
+                self._look_after(name, _COMPACTING, is_urgent=True)
+                if self._publishes[name] >= _SNAPSHOTS_EVERY:
+                    self._publishes[name] = 0
+                    self._look_after(name, ("snapshots", "manifests"), is_urgent=True)
 
     def _do_ordered(self, order: Maintain) -> None:
         """One job over all that was asked for."""
         shown = order.tables[0] if len(order.tables) == 1 else f"{len(order.tables)} tables"
         job = self._begin(order.job_id, "maintain", shown, "asked for")
+        self._given_up.clear()
         with self._ending(job):
-            for name in order.tables:
-                for kind in (each for each in _ALL if each in (order.kinds or _ALL)):
-                    self._do(job, name, kind, is_urgent=False)
+            failures = [
+                failure
+                for name in order.tables
+                for kind in _ALL
+                if kind in (order.kinds or _ALL) and (failure := self._failure(job, name, kind))
+            ]
+            if failures:
+                raise Unavailable("; ".join(failures), hint="the rest is done")
+
+    def _failure(self, job: _Job, name: str, kind: JobKind) -> str | None:
+        """Do it; what is wrong with one table is said, and keeps nobody from looking after the next."""
+        try:
+            self._do(job, name, kind, is_urgent=False)
+        except (_Cancelled, Py4JNetworkError):
+            raise
+        except Exception as error:
+            _log_mistake(error)
+            return f"{name}, {kind}: {error}"
+        return None
 
     def _look_after(self, name: str, kinds: tuple[JobKind, ...], *, is_urgent: bool) -> None:
         """A job of its own for each thing that is due."""
@@ -173,7 +194,7 @@ class Upkeep:
             (candidate, is_state)
             for table, is_state in facts
             for candidate in candidates(table, rules, _now_ms(), is_urgent=is_urgent)
-            if candidate.kind == kind
+            if candidate.kind == kind and self._given_up.isdisjoint(candidate.paths)
         ]
         return sorted(found, key=lambda each: -each[0].score)
 
@@ -196,6 +217,9 @@ class Upkeep:
         except Conflict:
             self._update(job, pieces_total=job.report.pieces_total - 1)
             return False
+        except Exception:
+            self._given_up.update(candidate.paths)  # until the next look at all tables, lest it fails every second
+            raise
         self._update(
             job,
             reason=candidate.reason,
@@ -223,6 +247,8 @@ class Upkeep:
     def _expire(self, job: _Job, name: str) -> None:
         for full_name in table_names(name):
             metadata = self._publisher.http.metadata(full_name)
+            if metadata is None:
+                continue
             kept = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
             line = sorted(metadata.get("snapshots", ()), key=lambda each: each["timestamp-ms"])
             times_ms = [each["timestamp-ms"] for each in line]
@@ -237,6 +263,8 @@ class Upkeep:
         for full_name in table_names(name):
             since_s = self._publisher.in_flight.since_s
             metadata = self._publisher.http.metadata(full_name)
+            if metadata is None or OURS not in metadata.get("properties", {}):
+                continue  # in the folder of a table that somebody else made there may be files of others
             task = GarbageJob(metadata["location"], metadata)
             found = next(run_jobs(self._publisher.spark, find_garbage, [task]))
             waiting = Waiting(self._folder / f"{metadata['table-uuid']}.json")
@@ -256,7 +284,8 @@ class Upkeep:
                 source = self._publisher.tables.find(name)
             if source is None or not source.index.merge_due():
                 continue
-            merged = source.index.prepare_merge(rows_in_memory=_MERGE_ROWS_IN_MEMORY)
+            with source.trusting_index() as index:
+                merged = index.prepare_merge(rows_in_memory=_MERGE_ROWS_IN_MEMORY)
             with self._publisher.turns:
                 if merged and self._publisher.tables.find(name) is source:
                     source.index.finish_merge(merged)
@@ -292,8 +321,7 @@ class Upkeep:
             raise
         except Exception as error:
             state, reason = "failed", str(error)[:500]
-            if not isinstance(error, DoLakeError | OSError):
-                logger.exception("upkeep failed by a mistake of ours")
+            _log_mistake(error)
         self._cancelled.discard(job.report.job_id)
         self._update(job, state=state, reason=reason)
         report = job.report
@@ -318,6 +346,11 @@ def _facts(source: SourceTable) -> Iterator[tuple[TableFacts, bool]]:
 def _file_facts(file: Json, live: int) -> FileFacts:
     rows = file["record-count"]
     return FileFacts(file["file-path"], file["file-size-in-bytes"], rows, rows - live)
+
+
+def _log_mistake(error: Exception) -> None:
+    if not isinstance(error, DoLakeError | OSError | Py4JJavaError):
+        logger.error("upkeep failed by a mistake of ours", exc_info=error)
 
 
 def _now_ms() -> int:

@@ -110,11 +110,14 @@ class Publisher:
                 self._is_uncertain = False
                 self.position = cut.end
                 return cut
+            staged: list[StagedTable] | None = None
             try:
                 with self.in_flight.one():
                     staged = self._staging.stage(cut, steps)
                     self._commit(cut, staged, steps)
             except (OutcomeUnknown, Conflict) as error:
+                if staged is None:
+                    raise
                 logger.warning("publish not confirmed", extra={"position": cut.start, "reason": error.message})
                 continue
             self._is_uncertain = False
@@ -174,8 +177,9 @@ class Publisher:
         with steps.timed("index"):
             for part in staged:
                 if part.has_state:
-                    part.source.index.promote()
-                    part.source.index.merge(rows_max=_MERGE_ROWS_MAX)
+                    with part.source.trusting_index() as key_index:
+                        key_index.promote()
+                        key_index.merge(rows_max=_MERGE_ROWS_MAX)
         with steps.timed("refresh"):
             list(self._stagers.map(self._refresh, staged))
 
@@ -189,7 +193,8 @@ class Publisher:
         snapshots = {commit.name: commit.snapshot_id for commit in commits}
         for part in staged:
             if part.has_state:
-                part.source.index.stage(part.index_changes, snapshots[part.source.state.name])
+                with part.source.trusting_index() as key_index:
+                    key_index.stage(part.index_changes, snapshots[part.source.state.name])
 
 
 def _apply(part: StagedTable) -> None:
@@ -228,7 +233,7 @@ def sync_manifests(commits: Iterable[StagedCommit]) -> None:
     for commit in commits:
         path = path_of(commit.manifest_list)
         mark = path.stem.rpartition("-1-")[2]  # the library gives all files of a commit one uuid
-        files += (*path.parent.glob(f"*{mark}*.avro"), path.parent, path.parent.parent / "data")
+        files += (*path.parent.glob(f"*{mark}*.avro"), path.parent, path_of(commit.location) / "data")
     with ThreadPoolExecutor(_SYNCERS) as threads:
         list(threads.map(sync_path, files))
 

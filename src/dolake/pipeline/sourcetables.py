@@ -6,6 +6,7 @@ snapshot that the table has, and is rebuilt by Spark from the table's keys where
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -46,6 +47,15 @@ class SourceTable:
     busy: set[str] = field(default_factory=set)
     """Data files that a compaction is reading: publishes do not merge them."""
 
+    @contextlib.contextmanager
+    def trusting_index(self) -> Iterator[KeyIndex]:
+        """The key index; where it turns out to be damaged it is made anew when the table is next loaded."""
+        try:
+            yield self.index
+        except StaleIndex:
+            self.index.forsake()
+            raise
+
     def live_rows(self) -> dict[str, int]:
         """How many rows of each data file are current."""
         return dict.fromkeys(self.files, 0) | {file.path: file.rows for file in self.index.view.manifest.files}
@@ -70,6 +80,8 @@ class SourceTables:
         self._iceberg, self._folder, self._run = iceberg, folder, run
         self.has_source_in_key = has_source_in_key
         self._known: dict[str, SourceTable] = {}
+        self._verified: set[Path] = set()
+        """Indexes of which every byte was read since the start."""
 
     def find(self, name: str) -> SourceTable | None:
         """The table, loaded if the catalog has it."""
@@ -147,7 +159,8 @@ class SourceTables:
         deletes = DeleteFiles(state.location, {data["file-path"]: entries for data, entries in found})
         folder = self._folder / state.uuid
         try:
-            index = KeyIndex.open(folder, state.snapshot_id, is_verified=False)
+            index = KeyIndex.open(folder, state.snapshot_id, is_verified=folder not in self._verified)
+            self._verified.add(folder)
         except StaleIndex as error:
             logger.warning("key index rebuild started", extra={"table": name, "reason": str(error)})
             index = rebuild(folder, state.snapshot_id, self._read_keys(list(files), deletes))

@@ -169,8 +169,8 @@ class Staging:
         rows = [fold.rows_of_part(joined, number) for number in range(len(found))]
         with steps.timed("state"):
             state_files = self._state_files(source, found, rows, is_whole=len(slices) == 1)
-        with steps.timed("index"):
-            old = source.index.positions_by_path(source.index.look_up(joined.hashes))
+        with steps.timed("index"), source.trusting_index() as index:
+            old = index.positions_by_path(index.look_up(joined.hashes))
         live = {path: rows - len(old.get(path, ())) for path, rows in source.live_rows().items()}
         live = {path: rows for path, rows in live.items() if path not in source.busy}
         merged_paths = files_to_merge(live)

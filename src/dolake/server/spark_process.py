@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sqlite3
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
@@ -133,7 +134,10 @@ class SparkProcess:
         delay_ms = self._settings.current.pipeline.retry_delay_ms
         while not self._is_stopping:
             published_before = self._progress.flush_count
-            await self._run_child()
+            try:
+                await self._run_child()
+            except (DoLakeError, OSError, sqlite3.Error) as error:
+                logger.warning("pipeline not started", extra={"reason": str(error)})
             if self._is_stopping or self.stats.state == "sleeping":
                 await self._until(lambda: self._progress.tail.change_count > 0 or bool(self.jobs.orders))
                 continue
@@ -174,9 +178,11 @@ class SparkProcess:
                 await self._drive(child, listening)
                 assert child.stdin is not None
                 child.stdin.close()  # it ends by itself when we are gone, and so it does now
-                with contextlib.suppress(TimeoutError):
+                try:
                     async with asyncio.timeout(_END_WAIT_S):
                         await child.wait()
+                except TimeoutError:
+                    child.kill()
         finally:
             if child.returncode is None:
                 child.kill()
@@ -272,8 +278,9 @@ class SparkProcess:
         is_look_due = now_ms - self.jobs.looked_ms >= settings.compaction.compaction_interval_ms
         if self._is_ready and settings.compaction.auto_compact and is_look_due and not self.jobs.is_busy:
             self.jobs.looked_ms = now_ms
-            if tables := await self._catalog.run(source_tables, self._catalog):
-                self.jobs.ask(settings, tables)
+            with contextlib.suppress(DoLakeError, sqlite3.Error):  # the next look comes
+                if tables := await self._catalog.run(source_tables, self._catalog):
+                    self.jobs.ask(settings, tables)
         while self._is_ready and self.jobs.orders:
             await self._say(child, to_line(self.jobs.orders.popleft()))
 

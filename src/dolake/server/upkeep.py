@@ -77,8 +77,10 @@ class JobBoard:
             self._forget_old()
 
     def child_ended(self) -> None:
-        """Whoever was at work is gone, and its jobs with it."""
-        for report in [each for each in self._jobs.values() if each.state == "running"]:
+        """Whoever was at work is gone, and with it the jobs that it was told of; the others wait for the next."""
+        waiting = {order.job_id for order in self.orders if isinstance(order, Maintain)}
+        self.orders = deque(order for order in self.orders if isinstance(order, Maintain))
+        for report in [each for each in self._jobs.values() if each.state not in _OVER and each.job_id not in waiting]:
             self.note(msgspec.structs.replace(report, state="failed", reason="the pipeline process ended"))
 
     def find(self, job_id: str) -> JobReport:
@@ -158,7 +160,10 @@ def due(catalog: Catalog, settings: Settings, sources: Iterable[str], now_ms: in
     for source in sources:
         namespace, _, name = (source if "." in source else f"default.{source}").rpartition(".")
         for table in (name, name + CHANGES_SUFFIX):
-            document = catalog.tables.load(Name(tuple(namespace.split(".")), table))
+            try:
+                document = catalog.tables.load(Name(tuple(namespace.split(".")), table))
+            except NotFound:  # one that was adopted has no changes, or it was dropped just now
+                continue
             facts = table_facts(f"{namespace}.{table}", document, catalog.storage)
             found += candidates(facts, rules, now_ms, is_urgent=False)
     return sorted(found, key=lambda each: -each.score)

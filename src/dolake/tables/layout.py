@@ -16,7 +16,8 @@ Json = dict[str, Any]
 
 KEY, RESCUED, BEFORE, SOURCE = "_key", "_rescued", "_before", "_source"
 CHANGES_SUFFIX = "__changes"
-MANAGED = "dolake.managed"
+MANAGED, OURS = "dolake.managed", "dolake.table"
+"""What only the pipeline writes to; and what the pipeline has made, with the source's name."""
 _STATE_OWN: Columns = (Field(KEY, "string"), Field(RESCUED, "string"), Field(SOURCE, "string"))
 _CHANGES_OWN: Columns = (
     Field(KEY, "string"),
@@ -65,7 +66,7 @@ def properties(table: str) -> dict[str, str]:
     """What both tables say of themselves."""
     return {
         MANAGED: "true",
-        "dolake.table": table,
+        OURS: table,
         "format-version": "2",
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "20",

@@ -172,7 +172,7 @@ def _small_due(small: list[FileFacts], rules: Rules, *, is_urgent: bool) -> Iter
     """Tiny files, and files of one tier, when there are many; at the hourly look all, if that makes them fewer."""
     if not is_urgent:
         for group in _groups(small, rules):
-            if len(group) >= rules.min_files_to_compact and _count_after(group, rules) * 2 <= len(group):
+            if len(group) >= rules.min_files_to_compact and _is_worth_it(group, rules):
                 yield group
         return
     tiers: defaultdict[int, list[FileFacts]] = defaultdict(list)
@@ -181,7 +181,13 @@ def _small_due(small: list[FileFacts], rules: Rules, *, is_urgent: bool) -> Iter
     for tier, files in sorted(tiers.items()):
         if len(files) >= max(rules.min_files_to_compact, rules.small_files_max):
             chosen = set(_smallest({file.path: file.live_bytes for file in files}))
-            yield from _groups([file for file in files if tier or file.path in chosen], rules)
+            groups = _groups([file for file in files if tier or file.path in chosen], rules)
+            yield from (group for group in groups if _is_worth_it(group, rules))
+
+
+def _is_worth_it(group: list[FileFacts], rules: Rules) -> bool:
+    """Else the same files would be due again."""
+    return _count_after(group, rules) * 2 <= len(group)
 
 
 def _groups(files: list[FileFacts], rules: Rules) -> Iterator[list[FileFacts]]:
