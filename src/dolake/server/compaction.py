@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from dolake.errors import InvalidInput, Unavailable
+from dolake.errors import Conflict, InvalidInput
 from dolake.server.lake import Lake
 from dolake.server.operations import LAKE, json_response
 from dolake.server.spark_process import SparkProcess
@@ -77,7 +77,7 @@ def _board(lake: Lake) -> JobBoard:
 
 def _pipeline(lake: Lake) -> SparkProcess:
     if lake.pipeline is None:
-        raise Unavailable("the pipeline is off, and upkeep with it", hint="set pipeline.enabled and start again")
+        raise Conflict("the pipeline is off, and upkeep with it", hint="set pipeline.enabled and start again")
     return lake.pipeline
 
 
