@@ -75,8 +75,7 @@ def test_a_short_soak_leaves_the_books_right_and_nothing_for_verify_to_find(tmp_
     assert "polyline" in plot.read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.chaos
 def test_each_batch_is_a_publish_of_its_own(tmp_path: Path, disk: Path) -> None:
     out = tmp_path / "publishes.json"
     report = publishes.run_publishes_bench(publishes.Load(count=8, look_every=3), out=out, home=disk)
@@ -105,8 +104,7 @@ def test_ours_lands_beside_updates_and_both_lakes_keep_their_rows(tmp_path: Path
     assert report["spark"]["undisturbed"]["files_before"] == 24
 
 
-@pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.chaos  # make test interrupts four other benches
 def test_an_interrupted_bench_leaves_no_process_and_no_files(tmp_path: Path) -> None:
     script = (
         f"from pathlib import Path; from benchmarks.hotkeys import *; run_hotkeys_bench(home=Path({str(tmp_path)!r}))"
