@@ -111,6 +111,14 @@ def test_files_of_which_much_is_deleted_do_not_wait_however_large_they_are() -> 
     assert (found.kind, found.reason) == ("deletes", "20% of the rows in 1 files are deleted")
 
 
+def test_while_there_is_no_time_more_files_and_deleted_rows_may_wait() -> None:
+    worn, many = files(128, rows=10_000, deleted=3_000), files(*[1] * 20)
+    assert due(worn, is_urgent=True)
+    assert due(many, is_urgent=True)
+    assert due([*worn, *many], is_urgent=True, rules=RULES.relaxed()) == []
+    assert len(due(files(*[1] * 32), is_urgent=True, rules=RULES.relaxed())) == 1
+
+
 def test_what_would_become_no_fewer_is_never_due() -> None:
     assert due(files(*[70] * 8, rows=70_000), is_urgent=True) == []
     assert due(files(*[48] * 8, rows=5_000_000), is_urgent=True) == []

@@ -45,6 +45,8 @@ logger = logging.getLogger("dolake.pipeline")
 
 EXIT_REPLACED = 3
 _REASON_LENGTH_MAX = 500
+_PRESSED_SHARE = 0.2
+"""A publish with more than this share of the most that it may have: there is hardly time for anything else."""
 
 
 class Link:
@@ -131,7 +133,9 @@ def _obey(link: Link, publisher: Publisher, upkeep: Upkeep, order: Publish) -> N
                 link.report(Reached(result.end, result.waiting_since_ms))
                 return
             link.report(result)
-            upkeep.published([table.table for table in result.tables])
+            changes = sum(table.changes for table in result.tables)
+            is_pressed = changes > _PRESSED_SHARE * order.settings.pipeline.batch_events_max
+            upkeep.published([table.table for table in result.tables], is_pressed=is_pressed)
         link.report(Reached(publisher.position))
     except Replaced:
         raise

@@ -75,6 +75,7 @@ class Upkeep:
         self._settings = start.settings
         self._numbers = itertools.count(1)
         self._publishes: dict[str, int] = {}
+        self._is_pressed = False
         self._given_up: set[str] = set()
         """Files of pieces that failed."""
 
@@ -86,8 +87,9 @@ class Upkeep:
     def follow(self, settings: Sections) -> None:
         self._settings = settings
 
-    def published(self, tables: list[str]) -> None:
-        """These tables have changed."""
+    def published(self, tables: list[str], *, is_pressed: bool) -> None:
+        """These tables have changed. While publishes are pressed, files may become more before somebody looks."""
+        self._is_pressed = is_pressed
         self._orders.put(tables)
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -190,6 +192,8 @@ class Upkeep:
             source = self._publisher.tables.find(name)
             facts = [] if source is None else list(_facts(source))
         rules = self._settings.rules
+        if is_urgent and self._is_pressed:
+            rules = rules.relaxed()
         found = [
             (candidate, is_state)
             for table, is_state in facts
