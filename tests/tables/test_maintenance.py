@@ -116,7 +116,7 @@ def test_while_there_is_no_time_more_files_and_deleted_rows_may_wait() -> None:
     assert due(worn, is_urgent=True)
     assert due(many, is_urgent=True)
     assert due([*worn, *many], is_urgent=True, rules=RULES.relaxed()) == []
-    assert len(due(files(*[1] * 32), is_urgent=True, rules=RULES.relaxed())) == 1
+    assert len(due(files(*[1] * 64), is_urgent=True, rules=RULES.relaxed())) == 1
 
 
 def test_what_would_become_no_fewer_is_never_due() -> None:

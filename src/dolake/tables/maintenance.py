@@ -87,9 +87,9 @@ class Rules:
     memory_max_bytes: int
 
     def relaxed(self) -> Rules:
-        """While there is no time: four times as many small files, and twice as many deleted rows, may wait."""
-        share = min(1.0, 2 * self.deleted_share_max)
-        return replace(self, small_files_max=4 * self.small_files_max, deleted_share_max=share)
+        """While there is no time: eight times as many small files, and three times as many deleted rows, may wait."""
+        share = min(1.0, 3 * self.deleted_share_max)
+        return replace(self, small_files_max=8 * self.small_files_max, deleted_share_max=share)
 
 
 @dataclass(frozen=True, slots=True)
