@@ -19,6 +19,7 @@ from dolake.cli.serve import HomeOption
 from dolake.errors import DoLakeError, Unavailable
 from dolake.server.home import ADDRESS_FILE
 
+_COMPACT, _EXPIRE = ["deletes", "files", "manifests"], ["snapshots", "garbage"]
 _LOOK_EVERY_S = 0.2
 _ASK_TIME_MAX_S = 60.0
 TableArgument = Annotated[str | None, typer.Argument(help="A table, `orders` or `shop.orders`; all of them otherwise.")]
@@ -31,7 +32,7 @@ def compact(
     url: UrlOption = None,
 ) -> None:
     """Make small files few and let deleted rows go."""
-    _run(_Server(home, url), table, ["deletes", "files", "manifests"])
+    _run(_Server(home, url), table, _COMPACT)
 
 
 def expire(
@@ -40,7 +41,7 @@ def expire(
     url: UrlOption = None,
 ) -> None:
     """Let old snapshots go, and files that nothing has named for `gc_grace_ms`."""
-    _run(_Server(home, url), table, ["snapshots", "garbage"])
+    _run(_Server(home, url), table, _EXPIRE)
 
 
 def maintain(
@@ -54,7 +55,7 @@ def maintain(
     if dry_run:
         _show_due(server, table)
     else:
-        _run(server, table, None)
+        _run(server, table, [*_COMPACT, *_EXPIRE])
 
 
 class _Server:
@@ -105,11 +106,9 @@ def _show_due(server: _Server, table: str | None) -> None:
     console.print(shown if due else "nothing is due")
 
 
-def _run(server: _Server, table: str | None, kinds: list[str] | None) -> None:
+def _run(server: _Server, table: str | None, kinds: list[str]) -> None:
     body: dict[str, Any] = dict(_where(table))
-    job = server.ask(
-        "/v1/compaction/run", body | {"kinds": kinds or ["deletes", "files", "manifests", "snapshots", "garbage"]}
-    )
+    job = server.ask("/v1/compaction/run", body | {"kinds": kinds})
     path = f"/v1/compaction/jobs/{job['jobId']}"
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True)) as progress:

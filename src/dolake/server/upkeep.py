@@ -1,6 +1,6 @@
 """Upkeep as the server sees it: jobs that were asked for or came by themselves, what they did, and what is due.
 
-From spark_process.py, which passes orders to the pipeline and its reports back; to operations.py's routes under
+From spark_process.py, which passes orders to the pipeline and its reports back; to compaction.py's routes under
 /v1/compaction. Everything here runs on the event loop; what reads manifests runs in the catalog's threads.
 """
 
@@ -19,9 +19,10 @@ from dolake.catalog.facts import table_facts
 from dolake.errors import InvalidInput, NotFound
 from dolake.pipeline.link import Cancel, JobKind, JobReport, Maintain, Sections
 from dolake.settings import Settings
-from dolake.tables.layout import CHANGES_SUFFIX
+from dolake.settings.names import camel
+from dolake.tables.layout import CHANGES_SUFFIX, table_names
 from dolake.tables.maintenance import Candidate, candidates
-from dolake.tables.names import plain_table_name
+from dolake.tables.names import NAMESPACE_DEFAULT, plain_table_name, split_table_name
 
 JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
 _JOBS_KEPT = 200
@@ -104,18 +105,13 @@ class JobBoard:
 
 def job_json(report: JobReport) -> dict[str, Any]:
     """As the routes show it: names in the seeds' spelling."""
-    return {_camel(name): getattr(report, name) for name in report.__struct_fields__}
+    return {camel(name): getattr(report, name) for name in report.__struct_fields__}
 
 
 def totals_json(board: JobBoard) -> dict[str, Any]:
     ended = {f"jobs_{state}": count for state, count in board.ended_counts.items()}
     figures = ended | board.totals | {"publish_waited_max_ms": board.waited_max_ms}
-    return {_camel(name): value for name, value in figures.items()}
-
-
-def _camel(name: str) -> str:
-    head, *tail = name.split("_")
-    return head + "".join(map(str.capitalize, tail))
+    return {camel(name): value for name, value in figures.items()}
 
 
 def source_tables(catalog: Catalog) -> list[str]:
@@ -142,14 +138,15 @@ def checked_tables(catalog: Catalog, namespace: object, table: object) -> list[s
         if value is not None and (not isinstance(value, str) or not value):
             raise InvalidInput(f"{what} must be a name", hint='such as {"namespace": "default", "table": "users"}')
     if table is not None:
-        wanted = plain_table_name(f"{namespace or 'default'}.{table}")
+        wanted = plain_table_name(f"{namespace or NAMESPACE_DEFAULT}.{table}")
         if wanted not in known:
             raise NotFound(
-                f"Table does not exist: {namespace or 'default'}.{table}", hint="only tables of sources have upkeep"
+                f"Table does not exist: {namespace or NAMESPACE_DEFAULT}.{table}",
+                hint="only tables of sources have upkeep",
             )
         return [wanted]
     if namespace is not None:
-        return [name for name in known if (name if "." in name else f"default.{name}").rpartition(".")[0] == namespace]
+        return [name for name in known if ".".join(split_table_name(name)[0]) == namespace]
     return known
 
 
@@ -158,13 +155,12 @@ def due(catalog: Catalog, settings: Settings, sources: Iterable[str], now_ms: in
     found: list[Candidate] = []
     rules = Sections.of(settings).rules
     for source in sources:
-        namespace, _, name = (source if "." in source else f"default.{source}").rpartition(".")
-        for table in (name, name + CHANGES_SUFFIX):
+        for full_name in table_names(source):
             try:
-                document = catalog.tables.load(Name(tuple(namespace.split(".")), table))
+                document = catalog.tables.load(Name(full_name[:-1], full_name[-1]))
             except NotFound:  # one that was adopted has no changes, or it was dropped just now
                 continue
-            facts = table_facts(f"{namespace}.{table}", document, catalog.storage)
+            facts = table_facts(".".join(full_name), document, catalog.storage)
             found += candidates(facts, rules, now_ms, is_urgent=False)
     return sorted(found, key=lambda each: -each.score)
 
