@@ -31,11 +31,15 @@ def metadata_of(snapshots: list[Json]) -> Json:
     return {"location": "file:///w/t", "snapshots": snapshots, "properties": {"a": "é\n"}, "snapshot-log": log, "x": 1}
 
 
-@given(steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=8))
-def test_a_file_that_follows_another_has_the_bytes_of_one_that_was_encoded_whole(steps: list[tuple[int, int]]) -> None:
+@given(steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 3)), max_size=8))
+def test_a_file_that_follows_another_has_the_bytes_of_one_that_was_encoded_whole(
+    steps: list[tuple[int, int, int]],
+) -> None:
     storage = MemoryStorage()
     documents, before, snapshots, next_id = Documents(storage), None, list[Json](), 0
-    for added, expired in steps:
+    for added, expired, changed in steps:
+        first = max(0, len(snapshots) - changed)
+        snapshots = snapshots[:first] + [each | {"n": added} for each in snapshots[first:]]
         snapshots = snapshots[expired:] + [{"snapshot-id": next_id + n, "summary": {"ü": '"'}} for n in range(added)]
         next_id += added
         before = documents.write(metadata_of(snapshots), version=next_id, before=before)

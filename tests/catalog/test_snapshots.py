@@ -49,6 +49,19 @@ def test_a_snapshot_without_a_ref_changes_nothing_that_readers_see() -> None:
     assert ids(made["snapshot-log"]) == [1]
 
 
+FULL = {"operation": "append", "dolake.published-to": "7", "total-records": "5", "manifests-kept": "2"}
+
+
+@pytest.mark.parametrize(("is_managed", "kept"), [(True, 3), (False, 4)])
+def test_a_managed_table_keeps_of_an_earlier_summary_only_what_somebody_asks_for(is_managed: bool, kept: int) -> None:
+    properties = {"dolake.managed": "true"} if is_managed else {"owner": "me"}
+    made = commit(table(), act("set-properties", updates=properties))
+    for number in (1, 2):
+        made = commit(made, add(snapshot(number, number, number - 1 or None) | {"summary": FULL}), main(number))
+    assert made["snapshots"][1]["summary"] == FULL, "the next commit counts from it"
+    assert made["snapshots"][0]["summary"] == dict(list(FULL.items())[:kept])
+
+
 def test_a_snapshot_whose_sequence_number_is_behind_came_too_late() -> None:
     metadata = table(history=3)
     for sequence in (2, 3):

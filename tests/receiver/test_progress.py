@@ -56,6 +56,16 @@ def test_the_count_of_changes_is_exact_also_in_the_middle() -> None:
     assert tail.change_count == 3
 
 
+def test_the_oldest_is_what_waits_and_not_what_was_committed_long_ago() -> None:
+    """Small batches in a row, committed behind: or each publish would make the next one due at once."""
+    tail = Tail()
+    for number in range(1, 1_000):
+        tail.add(10 * number, 1, 100, 50 * number)
+        tail.commit(10 * (number - 10))
+        assert tail.oldest_ms is not None
+        assert 50 * number - tail.oldest_ms <= 50 * 10 + 100
+
+
 def test_a_commit_never_moves_back() -> None:
     tail = Tail()
     tail.add(10, 1, 1, 1)

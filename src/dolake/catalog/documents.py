@@ -155,13 +155,15 @@ def _unwritable(location: str, error: OSError | ValueError) -> DoLakeError:
 
 
 def _encode_list(entries: list[Json], key: str, before: Document | None) -> bytes:
-    """As JSON; where the list begins with all that it had before, only what is new is encoded."""
+    """As JSON; where the list begins as it did before, all or all but the last, only what is new is encoded."""
     known = before.raw_lists.get(key) if before else None
     if before and known:
         old = before.metadata[key]
-        if len(old) <= len(entries) and all(map(operator.is_, old, entries)):
-            new = _encode(entries[len(old) :])
-            return known if new == b"[]" else b"".join((memoryview(known)[:-1], b",", memoryview(new)[1:]))
+        for same in (len(old), len(old) - 1):
+            if 0 < same <= len(entries) and all(map(operator.is_, old[:same], entries)):
+                gone, new = _encode(old[same:]), _encode(entries[same:])
+                kept = memoryview(known)[: len(known) - len(gone) if same < len(old) else -1]
+                return b"".join((kept, b"]") if new == b"[]" else (kept, b",", memoryview(new)[1:]))
     return _encode(entries)
 
 

@@ -18,7 +18,6 @@ from dolake.journal.base import Appended
 from dolake.positions import START, CircuitBreakerState, Position
 
 _FAILURES_MAX = 3
-_BUCKET_BATCHES_MAX = 1000
 _BUCKETS_MAX = 4096
 _PART_MS = 100
 
@@ -38,8 +37,8 @@ class _Bucket:
 class Tail:
     """What is durable and not yet committed, counted in buckets so that a tail of any length costs little memory.
 
-    A bucket leaves when all of it is committed, so the batch and byte counts may lag behind by one bucket; the count
-    of changes is exact.
+    A bucket leaves when all of it is committed, so the batch and byte counts may lag behind by one bucket, and the age
+    of the oldest change by the little time that a bucket is open; the count of changes is exact.
     """
 
     def __init__(self, committed: Position = START) -> None:
@@ -51,7 +50,7 @@ class Tail:
         self, end: Position, batch_count: int, byte_count: int, at_ms: int, *, oldest_ms: int | None = None
     ) -> None:
         newest = self._buckets[-1] if self._buckets else None
-        if newest and (newest.batch_count < _BUCKET_BATCHES_MAX or len(self._buckets) >= _BUCKETS_MAX):
+        if newest and (at_ms - newest.oldest_ms < _PART_MS or len(self._buckets) >= _BUCKETS_MAX):
             newest.end, newest.newest_ms = end, at_ms
             newest.batch_count += batch_count
             newest.byte_count += byte_count
