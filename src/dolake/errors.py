@@ -3,17 +3,28 @@
     DoLakeError
     ├── InvalidInput            change the request
     │   ├── MessageValidationError      a message on the socket; lists each problem
-    │   └── SettingsError               a setting with its key, value and what is allowed
+    │   ├── SettingsError               a setting with its key, value and what is allowed
+    │   └── InvalidSql                  a statement that cannot be read, or does not fit the tables
     ├── Forbidden               not for this caller to do
+    │   └── ForbiddenSql                a statement that is not only a question about the lake's tables
     ├── NotFound                there is no such thing
+    │   ├── UnknownTable                a statement names a table that is not there
+    │   ├── NoSuchMoment                before the first change
+    │   └── NoSuchSnapshot              never made, or expired
     ├── Conflict                reload, then try again
     │   ├── InvalidSequence             the stream is elsewhere; `expected` says where
     │   └── IcebergError                table metadata refused the change
     ├── Unavailable             the same request, later
     │   ├── ConnectionError             the server cannot be reached
     │   ├── BufferOverflowError         the journal has no room
-    │   └── FlushError                  a publish failed; `used_fallback` says whether the journal keeps the changes
-    │       └── ParquetWriteError
+    │   ├── FlushError                  a publish failed; `used_fallback` says whether the journal keeps the changes
+    │   │   └── ParquetWriteError
+    │   ├── QueryUnavailable            the process that answers queries is starting, or died on the way
+    │   └── TooManyQueries              the queue of queries is full, or the wait in it was too long
+    ├── QueryStopped            a query was ended before its answer was whole
+    │   ├── QueryTimeout                it took longer than it may
+    │   ├── QueryOutOfMemory            it needed more memory than it may have
+    │   └── QueryCancelled              somebody asked for its end
     ├── OutcomeUnknown          it may have happened: look before you repeat
     └── Damaged                 stop; a person must look
 
@@ -67,16 +78,46 @@ class SettingsError(InvalidInput):
     code = "invalid_setting"
 
 
+class InvalidSql(InvalidInput):
+    """A statement that cannot be read, or that does not fit the tables and parameters."""
+
+    code = "invalid_sql"
+
+
 class Forbidden(DoLakeError):
     """This is not for this caller to do; the hint says who may."""
 
     code = "forbidden"
 
 
+class ForbiddenSql(Forbidden):
+    """A statement that does more than ask the lake's tables."""
+
+    code = "forbidden_sql"
+
+
 class NotFound(DoLakeError):
     """What was asked for does not exist, or no longer."""
 
     code = "not_found"
+
+
+class UnknownTable(NotFound):
+    """A statement or a call names a table that the lake does not have."""
+
+    code = "unknown_table"
+
+
+class NoSuchMoment(NotFound):
+    """A time before the first change; the hint says how far back one can look."""
+
+    code = "no_such_moment"
+
+
+class NoSuchSnapshot(NotFound):
+    """A snapshot that was never made, or has expired."""
+
+    code = "no_such_snapshot"
 
 
 class Conflict(DoLakeError):
@@ -134,6 +175,42 @@ class ParquetWriteError(FlushError):
     """Data files could not be written."""
 
     code = "parquet_write_error"
+
+
+class QueryUnavailable(Unavailable):
+    """The process that answers queries is starting, or died while it worked on this one."""
+
+    code = "query_unavailable"
+
+
+class TooManyQueries(Unavailable):
+    """The queue of queries is full, or this one waited in it too long."""
+
+    code = "too_many_queries"
+
+
+class QueryStopped(DoLakeError):
+    """A query was ended before its answer was whole."""
+
+    code = "query_stopped"
+
+
+class QueryTimeout(QueryStopped):
+    """It took longer than it may: ask for less, or allow more with a timeout of its own."""
+
+    code = "query_timeout"
+
+
+class QueryOutOfMemory(QueryStopped):
+    """It needed more memory than queries may have: ask for less."""
+
+    code = "query_out_of_memory"
+
+
+class QueryCancelled(QueryStopped):
+    """Somebody asked for its end, or the client left."""
+
+    code = "query_cancelled"
 
 
 class OutcomeUnknown(DoLakeError):

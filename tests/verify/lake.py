@@ -118,6 +118,8 @@ class HandLake:
         published = self.store.published().position
         with JournalReader(self.journal) as reader:
             cut = next_cut(reader, published, reader.durable(), _LIMITS)
+        if not cut.slices:
+            return
         for table, staged in self._staged(cut).items():
             self._publish_table(table, staged, cut, is_last=table == max(cut.tables))
 
@@ -154,8 +156,8 @@ class HandLake:
                 [Block(staged.state_file["file-path"], hashes, np.arange(int(kept.sum())))] if staged.state_file else []
             )
             index.stage(Changes(blocks, fold.gone(staged.outcomes)), commits[1][1])
-        publish = Publish(cut.start, cut.end, self.generation, next(self._clock)) if is_last else None
-        self._commit(commits, publish)
+        publish = Publish(cut.start, cut.end, self.generation, next(self._clock))
+        self._commit(commits, publish, moves_position=is_last)
         if len(commits) > 1:
             index.promote()
 
@@ -270,13 +272,15 @@ class HandLake:
     def _new_id(self) -> int:
         return next(self._ids)
 
-    def _commit(self, snapshots: list[tuple[str, int]], publish: Publish | None) -> None:
+    def _commit(
+        self, snapshots: list[tuple[str, int]], publish: Publish | None, *, moves_position: bool = True
+    ) -> None:
         summary = {"operation": "overwrite"}
         if publish:
             summary |= {PUBLISHED_FROM: str(publish.from_position), PUBLISHED_TO: str(publish.to_position)}
             summary[GENERATION] = str(publish.generation)
         commits = [TableCommit(_name(name), [], self._updates(name, id_, summary)) for name, id_ in snapshots]
-        self.tables.commit(commits, is_pipeline=True, publish=publish)
+        self.tables.commit(commits, is_pipeline=True, publish=publish if moves_position else None)
 
     def _updates(self, name: str, id_: int, summary: dict[str, str]) -> list[Json]:
         metadata = self.metadata(name)

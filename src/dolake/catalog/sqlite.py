@@ -153,12 +153,15 @@ class SqliteStore:
             run("rename", row)
             _keep(run, remember)
 
-    def snapshot(self, names: Sequence[Name] | None) -> tuple[list[Pointer], Published]:
+    def snapshot(self, names: Sequence[Name] | None, *, skips_missing: bool = False) -> tuple[list[Pointer], Published]:
         connection = self._connection()
         connection.execute("BEGIN")  # a reader's transaction sees one moment
         try:
             if names is None:
                 found = [_pointer(row) for row in self._run("all_tables")]
+            elif skips_missing:
+                pointers = (_find(self._run, name) for name in names)
+                found = [pointer for pointer in pointers if pointer and pointer.kind == "table"]
             else:
                 found = [_require(self._run, name, "table") for name in names]
             return found, self.published()

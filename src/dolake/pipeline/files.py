@@ -36,7 +36,7 @@ def _with_id(name: str, type_: pa.DataType, id_: int) -> pa.Field:
     return pa.field(name, type_, nullable=False, metadata={"PARQUET:field_id": str(id_)})
 
 
-_DELETES = pa.schema([_with_id("file_path", pa.string(), _PATH_ID), _with_id("pos", pa.int64(), _POSITION_ID)])
+DELETES = pa.schema([_with_id("file_path", pa.string(), _PATH_ID), _with_id("pos", pa.int64(), _POSITION_ID)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def write_rows(rows: pa.Table, location: str, shape: Shape, options: WriteOption
 def write_deletes(data_file: str, positions: NDArray[Any], location: str) -> Json:
     """Write a position delete file that names one data file; `positions` are sorted."""
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([data_file]))
-    table = pa.table([paths.cast(pa.string()), pa.array(positions.astype(np.int64))], schema=_DELETES)
+    table = pa.table([paths.cast(pa.string()), pa.array(positions.astype(np.int64))], schema=DELETES)
     path = path_of(location)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, compression="zstd", store_schema=False, use_dictionary=["file_path"])

@@ -6,6 +6,7 @@ Promise: a result names files that are written and synced, or the columns that a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -79,6 +80,15 @@ class Wanting:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadChanges:
+    """Changes as rows of the changes table, in journal order; what they do to keys, not folded; and which does what."""
+
+    rows: pa.Table
+    outcomes: Outcomes
+    change_of: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
 class StateJob:
     """Write these rows of a changes file as rows of the state."""
 
@@ -105,22 +115,32 @@ def write_state(job: StateJob) -> Json:
 
 def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanting:
     plan = job.plans.get(table)
-    images = [_image_of(event) for event in changes.events]
     if plan is None:
-        return Wanting(_first_look(images))
+        return Wanting(first_look(changes))
+    shape = shape_of(plan.changes_schema)
+    read = read_changes(changes, plan.columns, shape, has_source_in_key=job.has_source_in_key)
+    if isinstance(read, Wanting):
+        return read
+    folded = fold(read.outcomes)
+    changes_file = write_rows(read.rows, new_file(plan.changes_location, job.token), shape, job.options)
+    kept = folded.rows[folded.rows != GONE]
+    state_file = _write_state(read.rows, kept, plan, job.options, job.token) if job.is_whole and len(kept) else None
+    return Staged(folded, changes_file, state_file)
+
+
+def read_changes(
+    changes: Gathered, columns: Columns, shape: Shape, *, has_source_in_key: bool
+) -> ReadChanges | Wanting:
+    """Changes of one table as rows of its changes table, or what columns it lacks."""
+    images = [_image_of(event) for event in changes.events]
     olds = [index for index, event in enumerate(changes.events) if event.operation == "UPDATE" and _has_before(event)]
-    rows = read_rows([*images, *(bytes(cast("Raw", changes.events[index].before)) for index in olds)], plan.columns)
+    rows = read_rows([*images, *(bytes(cast("Raw", changes.events[index].before)) for index in olds)], columns)
     if rows.columns is None:
         return Wanting(rows.unknown)
     metadata = _metadata_of(changes.events)
-    folded = fold(_outcomes(changes, metadata, has_source_in_key=job.has_source_in_key))
-    shape = shape_of(plan.changes_schema)
-    rescued = _rescued(rows, images, olds)
-    written = _changes_table(changes, metadata, rows.columns, rescued, olds, shape)
-    changes_file = write_rows(written, new_file(plan.changes_location, job.token), shape, job.options)
-    kept = folded.rows[folded.rows != GONE]
-    state_file = _write_state(written, kept, plan, job.options, job.token) if job.is_whole and len(kept) else None
-    return Staged(folded, changes_file, state_file)
+    own, change_of = _outcomes(changes, metadata, has_source_in_key=has_source_in_key)
+    written = _changes_table(changes, metadata, rows.columns, _rescued(rows, images, olds), olds, shape)
+    return ReadChanges(written, own, change_of)
 
 
 def _metadata_of(events: list[RawEvent]) -> dict[int, EventMetadata]:
@@ -129,10 +149,10 @@ def _metadata_of(events: list[RawEvent]) -> dict[int, EventMetadata]:
     return {index: metadata for index, metadata in found if metadata is not None}
 
 
-def _first_look(images: list[bytes]) -> Seen:
-    """What columns a new table needs. Unknown columns are read slowly, so a large batch is only sampled."""
-    step = -(-len(images) // _FIRST_LOOK_ROWS)
-    return read_rows(images[::step], ()).unknown
+def first_look(changes: Gathered, columns: Columns = ()) -> Seen:
+    """What columns a table needs beside these. Unknown columns are read slowly, so a large batch is only sampled."""
+    step = -(-len(changes.events) // _FIRST_LOOK_ROWS)
+    return read_rows([_image_of(event) for event in changes.events[::step]], columns).unknown
 
 
 def _image_of(event: RawEvent) -> bytes:
@@ -157,7 +177,7 @@ def _rescued(rows: Rows, images: list[bytes], olds: list[int]) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _without_before(rescued: pa.ChunkedArray) -> pa.Array:
+def without_before(rescued: pa.ChunkedArray) -> pa.Array:
     """For the state, which has no row before."""
     texts = rescued.to_pylist()
     for row, text in enumerate(texts):
@@ -172,17 +192,18 @@ def _has_before(event: RawEvent) -> bool:
     return event.before is not UNSET and bytes(event.before) != _NO_IMAGE
 
 
-def _outcomes(changes: Gathered, metadata: dict[int, EventMetadata], *, has_source_in_key: bool) -> Outcomes:
+def _outcomes(
+    changes: Gathered, metadata: dict[int, EventMetadata], *, has_source_in_key: bool
+) -> tuple[Outcomes, NDArray[np.int64]]:
+    """What the changes do to keys, and which change does each of it."""
     sources = _sources(changes) if has_source_in_key else None
     keys = _hashes([event.row_id for event in changes.events], sources)
     is_delete = np.array([event.operation == "DELETE" for event in changes.events], np.bool_)
-    moved = [
-        (index, each.previous_row_id)
-        for index, each in metadata.items()
-        if each.previous_row_id is not None and changes.events[index].operation == "UPDATE"
-    ]
-    previous = _hashes([id_ for _, id_ in moved], sources and [sources[index] for index, _ in moved])
-    return outcomes(keys, is_delete, previous, np.array([index for index, _ in moved], np.int64))
+    moved = _previous_of(changes.events, metadata)
+    previous = _hashes(list(moved.values()), sources and [sources[index] for index in moved])
+    previous_of = np.array(list(moved), np.int64)
+    change_of = np.insert(np.arange(len(is_delete)), previous_of, previous_of)
+    return outcomes(keys, is_delete, previous, previous_of), change_of
 
 
 def _sources(changes: Gathered) -> list[str]:
@@ -220,7 +241,8 @@ def _changes_table(
         "_timestamp": _moments(np.array([event.timestamp for event in events], np.int64)),
         "_commit_timestamp": _moments(commit_ms),
         "_position": changes.positions,
-        "_transaction": _transactions(metadata, count),
+        "_transaction": _texts({at: each.transaction_id for at, each in metadata.items()}, count),
+        "_previous_key": _texts(_previous_of(events, metadata), count),
         RESCUED: rescued,
     }
     arrays = []
@@ -240,9 +262,19 @@ def _moments(time_ms: NDArray[np.int64]) -> pa.Array:
     return pa.array(time_ms * 1000, pa.timestamp("us", tz="UTC"))
 
 
-def _transactions(metadata: dict[int, EventMetadata], count: int) -> pa.Array:
-    found = {index: str(each.transaction_id) for index, each in metadata.items() if each.transaction_id is not None}
+def _texts(by_change: Mapping[int, str | int | None], count: int) -> pa.Array:
+    """For each change its text, or none."""
+    found = {index: str(each) for index, each in by_change.items() if each is not None}
     return pa.array(map(found.get, range(count)), pa.string()) if found else pa.nulls(count, pa.string())
+
+
+def _previous_of(events: list[RawEvent], metadata: dict[int, EventMetadata]) -> dict[int, str]:
+    """The keys that changes have moved rows away from."""
+    return {
+        index: each.previous_row_id
+        for index, each in metadata.items()
+        if each.previous_row_id is not None and events[index].operation == "UPDATE"
+    }
 
 
 def _before(columns: pa.RecordBatch, events: list[RawEvent], olds: list[int], type_: pa.StructType) -> pa.Array:
@@ -266,7 +298,7 @@ def _write_state(
     if len(rows) < changes.num_rows:
         chosen = chosen.take(pa.array(rows))
     if (rescued := chosen.column(RESCUED)).null_count < len(rescued):
-        chosen = chosen.set_column(chosen.schema.names.index(RESCUED), RESCUED, _without_before(rescued))
+        chosen = chosen.set_column(chosen.schema.names.index(RESCUED), RESCUED, without_before(rescued))
     state = pa.table(chosen.columns, schema=shape.arrow)
     return write_rows(state, new_file(plan.state_location, token), shape, options)
 

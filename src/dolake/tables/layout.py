@@ -28,6 +28,7 @@ _CHANGES_OWN: Columns = (
     Field("_commit_timestamp", "timestamptz"),
     Field("_position", "long"),
     Field("_transaction", "string"),
+    Field("_previous_key", "string"),
     Field(RESCUED, "string"),
 )
 _REQUIRED = frozenset((KEY, "_operation", "_sequence", SOURCE, "_timestamp", "_commit_timestamp", "_position"))

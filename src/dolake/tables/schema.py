@@ -47,6 +47,7 @@ OUR_NAMES = (
     "_commit_timestamp",
     "_position",
     "_transaction",
+    "_previous_key",
 )
 _RESERVED = frozenset((*ICEBERGS_NAMES, *OUR_NAMES))
 

@@ -1,0 +1,141 @@
+"""Iceberg metadata that nobody commits: a snapshot of a table, and the same without the rows that the tail replaces.
+
+From live.py and time_travel.py; to DuckDB, which reads it like any other metadata file and so prunes files and leaves
+out deleted rows by itself. Promise: nothing of it is outside the scratch folder, and what no query uses is removed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+    read_manifest_list,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+
+from dolake.pipeline.files import DELETES
+
+Json = dict[str, Any]
+Positions = Mapping[str, NDArray[np.uint32]]
+_ID = 1
+"""Of the snapshot that a file of ours describes: nobody else ever sees it."""
+_FORMAT: Literal[2] = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Overlay:
+    """A metadata file; it is there for as long as somebody holds this."""
+
+    path: Path
+
+
+class Overlays:
+    """Writes them into one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count(1)
+        self._io = PyArrowFileIO()
+
+    def plain(self, metadata: Json, snapshot: Json) -> Overlay:
+        """A table as of one of its snapshots."""
+        return self._write(metadata, snapshot, snapshot["manifest-list"], [])
+
+    def without(self, metadata: Json, snapshot: Json, positions: Positions) -> Overlay:
+        """The same without these rows of its data files."""
+        number = next(self._numbers)
+        deletes, manifest, manifests = (self._folder / f"{number}.{end}" for end in ("parquet", "m.avro", "l.avro"))
+        _write_deletes(deletes, positions)
+        entry = self._write_manifest(manifest, metadata, deletes, sum(map(len, positions.values())))
+        known = list(read_manifest_list(self._io.new_input(snapshot["manifest-list"])))
+        sequence = int(snapshot["sequence-number"]) + 1
+        with write_manifest_list(_FORMAT, self._io.new_output(str(manifests)), _ID, None, sequence, "null") as writer:
+            writer.add_manifests([*known, entry])
+        return self._write(
+            metadata, snapshot | {"sequence-number": sequence}, str(manifests), [deletes, manifest, manifests]
+        )
+
+    def _write(self, metadata: Json, snapshot: Json, manifest_list: str, others: list[Path]) -> Overlay:
+        path = self._folder / f"{next(self._numbers)}.metadata.json"
+        own = snapshot | {"snapshot-id": _ID, "manifest-list": manifest_list, "summary": {"operation": "append"}}
+        own.pop("parent-snapshot-id", None)
+        shown = metadata | {
+            "snapshots": [own],
+            "current-snapshot-id": _ID,
+            "last-sequence-number": max(int(metadata["last-sequence-number"]), int(own["sequence-number"])),
+            "refs": {"main": {"snapshot-id": _ID, "type": "branch"}},
+            "snapshot-log": [],
+            "metadata-log": [],
+            "statistics": [],
+            "partition-statistics": [],
+        }
+        path.write_bytes(msgspec.json.encode(shown))
+        overlay = Overlay(path)
+        weakref.finalize(overlay, _remove, [path, *others])
+        return overlay
+
+    def _write_manifest(self, path: Path, metadata: Json, deletes: Path, rows: int) -> ManifestFile:
+        """One position delete file for all data files, of whichever partition."""
+        schemas = {each["schema-id"]: each for each in metadata["schemas"]}
+        schema = Schema.model_validate(schemas[metadata["current-schema-id"]])
+        file = DataFile.from_args(
+            content=DataFileContent.POSITION_DELETES,
+            file_path=str(deletes),
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            record_count=rows,
+            file_size_in_bytes=deletes.stat().st_size,
+            _table_format_version=_FORMAT,
+        )
+        entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=_ID, data_file=file)
+        output = self._io.new_output(str(path))
+        with _DeletesWriter(PartitionSpec(), schema, output, _ID, "null") as writer:
+            writer.add(entry)
+        return writer.to_manifest_file()
+
+
+class _DeletesWriter(ManifestWriterV2):
+    """PyIceberg writes manifests of data files alone."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def _write_deletes(path: Path, positions: Positions) -> None:
+    """Sorted by file and position, as Iceberg wants it."""
+    files = sorted(positions)
+    numbers = np.repeat(np.arange(len(files), dtype=np.int32), [len(positions[file]) for file in files])
+    paths = pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(files, pa.string())).cast(pa.string())
+    rows = np.concatenate([np.sort(positions[file]) for file in files]).astype(np.int64)
+    pq.write_table(pa.table([paths, pa.array(rows)], schema=DELETES), path, compression="none")
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

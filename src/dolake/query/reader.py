@@ -1,0 +1,429 @@
+"""What a question sees: all its tables at one moment, as relations for DuckDB.
+
+From worker.py, one view per question; to live.py, time_travel.py and history.py. Promise: a change is visible as soon
+as it is durable; all tables of a view are at the same position; nothing of a transaction that is not whole.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from dolake.catalog.base import Name
+from dolake.errors import InvalidInput, NoSuchMoment, NoSuchSnapshot, NotFound, Unavailable, UnknownTable
+from dolake.positions import Position
+from dolake.query.history import scan_history
+from dolake.query.lake import Json, LakeFiles, LakeMoment, LakeTable, position_of
+from dolake.query.live import LiveTables, Scan
+from dolake.query.overlay import Overlays
+from dolake.query.relation import Relation
+from dolake.query.sqltext import iso, literal, names, quoted
+from dolake.query.tail import Cut, Tail
+from dolake.query.time_travel import Past, begun_sql, oldest_sql, scan_past
+from dolake.tables.layout import CHANGES_SUFFIX, KEY, RESCUED
+from dolake.tables.names import plain_table_name
+from dolake.tables.schema import OUR_NAMES, source_name
+
+_TRIES = 5
+_TRY_AGAIN_S = 0.02
+_FOLLOW_S = 0.02
+_STATE_NAMES = frozenset((KEY, RESCUED))
+CHANGE_NAMES = frozenset(OUR_NAMES) - _STATE_NAMES
+"""Who names one of these asks for every version of a row."""
+
+Run = Callable[[str], Sequence[tuple[Any, ...]]]
+"""Runs a statement of ours and gives its rows."""
+
+
+class Reference(Protocol):
+    """A table as a statement names it: what guard.py finds."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def table(self) -> str: ...
+    @property
+    def hidden(self) -> frozenset[str]: ...
+    @property
+    def as_of(self) -> str | int | None: ...
+    @property
+    def snapshot_id(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """When a question is about, as its options say."""
+
+    as_of: str | int | None = None
+    snapshot_id: int | str | None = None
+    min_position: Position | None = None
+    timeout_s: float = 10.0
+
+
+class LakeReader:
+    """Follows the journal and opens views. Any thread may ask."""
+
+    def __init__(self, files: LakeFiles, tail: Tail, live: LiveTables, *, transaction_wait_max_ms: int) -> None:
+        self._files, self.tail, self.live = files, tail, live
+        self.transaction_wait_max_ms = transaction_wait_max_ms
+        self._is_over = threading.Event()
+        self._follower: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Follow the journal from now on, so that a question finds most of the tail already read."""
+        self._follower = threading.Thread(target=self._follow, name="tail", daemon=True)
+        self._follower.start()
+
+    def close(self) -> None:
+        self._is_over.set()
+        if self._follower:
+            self._follower.join()
+        self.tail.close()
+        self._files.close()
+
+    def open(self, references: Sequence[Reference], asked: Asked, run: Run) -> View:
+        """The tables that these name, at one moment."""
+        self._wait_for(asked)
+        wanted = [name for each in references for name in _names_of(each)]
+        for attempt in range(_TRIES):
+            durable = self.tail.durable()
+            moment = self._files.moment(wanted)
+            try:
+                self.tail.follow(moment.position, max(durable, moment.position))
+            except NotFound:  # published and trimmed meanwhile
+                if attempt == _TRIES - 1:
+                    raise
+                time.sleep(_TRY_AGAIN_S)
+                continue
+            return View(self, moment, max(durable, moment.position), asked, run)
+        raise AssertionError("the loop returns or raises")
+
+    def _wait_for(self, asked: Asked) -> None:
+        """Until the position that the asker has seen is durable; it is at once, unless he asks the wrong lake."""
+        give_up_at = time.monotonic() + asked.timeout_s
+        while asked.min_position is not None and self.tail.durable() < asked.min_position:
+            if time.monotonic() > give_up_at:
+                durable = self.tail.durable()
+                raise Unavailable(
+                    f"position {asked.min_position} is not durable; the journal ends at {durable}",
+                    hint="is it a position of this lake?",
+                )
+            time.sleep(_TRY_AGAIN_S)
+
+    def _follow(self) -> None:
+        while not self._is_over.wait(_FOLLOW_S):
+            try:
+                self.tail.follow(self._files.published(), self.tail.durable())
+            except (NotFound, Unavailable, OSError):
+                self._is_over.wait(1.0)  # who asks gets to know
+
+
+@dataclass
+class View:
+    """One question's sight of the lake. Keep it until the answer is whole: its files go with it."""
+
+    reader: LakeReader
+    moment: LakeMoment
+    position: Position
+    asked: Asked
+    run: Run
+    warnings: list[str] = field(default_factory=list)
+    _scans: list[Scan] = field(default_factory=list)
+    _snapshots: dict[str, int | None] = field(default_factory=dict)
+    _begun: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    _shown_ms: int | None = None
+
+    def relation(self, reference: Reference) -> Relation:
+        """The rows that this reference means."""
+        name = Name(tuple(reference.namespace.split(".")), reference.table)
+        table = self.moment.tables.get(name)
+        if table is not None and not table.is_ours:
+            return self._foreign(table, reference)
+        is_changes = name.name.endswith(CHANGES_SUFFIX)
+        name_of_state = Name(name.namespace, name.name.removesuffix(CHANGES_SUFFIX))
+        state, changes = self.moment.state_and_changes(name_of_state)
+        plain = plain_table_name(str(name_of_state))
+        with self.reader.tail.lock:
+            tail = self.reader.tail.table(plain)
+            if state is None and tail is None:
+                raise self._unknown(name)
+            snapshot_id = self._snapshot_id(reference, state if not is_changes else changes)
+            if snapshot_id is not None:
+                return self._at_snapshot(name, changes if is_changes else state, reference, snapshot_id)
+            named = self._named(reference, state, tail)
+            if is_changes or named & CHANGE_NAMES:
+                return self._history(name, changes, plain, reference, shows_all=is_changes)
+            return self._state(name, state, changes, plain, reference)
+
+    def freshness(self) -> dict[str, Any]:
+        """What the answer includes."""
+        now_ms = time.time_ns() // 1_000_000
+        return {
+            "position": self.position,
+            "ageMs": max(0, now_ms - self._shown_ms) if self._shown_ms is not None else self._held_ms(now_ms),
+            "sources": {source: {"sequence": each} for source, each in dict(self.reader.tail.sequences).items()},
+            "snapshots": {name: None if id_ is None else str(id_) for name, id_ in self._snapshots.items()},
+            "engine": "duckdb",
+            "asOf": iso(self._shown_ms) if self._shown_ms is not None else None,
+            "tailRows": sum(scan.tail_rows for scan in self._scans),
+        }
+
+    def close(self) -> None:
+        self._scans.clear()
+
+    # --- the kinds of relations ---------------------------------------------------------------------------------------
+
+    def _state(
+        self, name: Name, state: LakeTable | None, changes: LakeTable | None, plain: str, reference: Reference
+    ) -> Relation:
+        time_ms = self._time_of(reference)
+        cut = self._cut_at(time_ms)
+        if cut is not None:
+            tail = self.reader.tail.table(plain)
+            if time_ms is not None:
+                self._refuse_the_time_before(name, changes, plain, time_ms)
+            scan = self.reader.live.scan(state, tail, cut)
+            snapshot = state.snapshot if state else None
+        else:
+            assert time_ms is not None
+            if state is None or changes is None:
+                raise _too_early(name, time_ms, self._oldest_of(plain))
+            self._refuse_the_time_before(name, changes, plain, time_ms)
+            scan, snapshot = scan_past(self.reader.live, state, changes, self._past(time_ms))
+        return self._related(name, scan, snapshot, self.reader.live.hidden, reference)
+
+    def _history(
+        self, name: Name, changes: LakeTable | None, plain: str, reference: Reference, *, shows_all: bool
+    ) -> Relation:
+        time_ms = self._time_of(reference)
+        cut = self._cut_at(time_ms)
+        tail = self.reader.tail.table(plain)
+        live = self.reader.live
+        if cut is None:
+            scan = scan_history(live, changes, None, self._whole_cut(), until_ms=time_ms)
+        else:
+            scan = scan_history(live, changes, tail, cut)
+        hidden, shown = ((), scan.own) if shows_all else (scan.own, ())
+        return self._related(name, scan, changes.snapshot if changes else None, hidden, reference, shown=shown)
+
+    def _foreign(self, table: LakeTable, reference: Reference) -> Relation:
+        """A table that somebody else writes: as it is, or as its snapshots have it."""
+        id_, time_ms = self._snapshot_id(reference, table), self._time_of(reference)
+        if id_ is not None:
+            snapshot = table.find_snapshot(id_)
+        elif time_ms is not None:
+            snapshot = table.snapshot_at(time_ms)
+            if snapshot is None:
+                raise _too_early(table.name, time_ms, _first_ms(table))
+        else:
+            snapshot = table.snapshot
+        if snapshot is None:
+            columns = names(table.names)
+            empty = ", ".join(f"NULL AS {quoted(each)}" for each in table.names)
+            sql = f"SELECT {columns} FROM (SELECT {empty}) WHERE false"  # noqa: S608
+            return Relation(str(table.name), sql, table.names)
+        overlay = self.reader.live.overlays.plain(table.metadata, snapshot)
+        self._scans.append(Scan("", (), {}, (overlay,)))
+        self._snapshots[str(table.name)] = snapshot["snapshot-id"]
+        sql = f"SELECT {names(table.names)} FROM iceberg_scan({literal(overlay.path)})"  # noqa: S608
+        return Relation(str(table.name), sql, table.names, snapshot_id=snapshot["snapshot-id"])
+
+    def _at_snapshot(self, name: Name, table: LakeTable | None, reference: Reference, id_: int) -> Relation:
+        snapshot = table.find_snapshot(id_) if table else None
+        if table is None or snapshot is None:
+            raise _no_snapshot(name, id_)
+        scan = self.reader.live.at_snapshot(table, snapshot)
+        self._shown_ms = int(snapshot["timestamp-ms"])
+        self.position = position_of(snapshot)
+        return self._related(name, scan, snapshot, self.reader.live.hidden, reference)
+
+    def _related(
+        self,
+        name: Name,
+        scan: Scan,
+        snapshot: Json | None,
+        hidden: tuple[str, ...],
+        reference: Reference,
+        *,
+        shown: tuple[str, ...] = (),
+    ) -> Relation:
+        self._scans.append(scan)
+        id_ = None if snapshot is None else int(snapshot["snapshot-id"])
+        self._snapshots[str(name)] = id_
+        columns = tuple(each.name for each in scan.columns)
+        sql, more = self._with_own_names(scan.sql, columns, hidden, reference)
+        return Relation(
+            str(name),
+            sql,
+            (*columns, *shown),
+            (*hidden, *more),
+            scan.arrow,
+            id_,
+            scan.tail_rows,
+        )
+
+    def _with_own_names(
+        self, sql: str, columns: tuple[str, ...], hidden: tuple[str, ...], reference: Reference
+    ) -> tuple[str, tuple[str, ...]]:
+        """A source's column `_operation` is stored as `_operation_`; who names it as the source does gets it."""
+        mine = {source: each for each in columns if (source := source_name(each)) not in (None, each)}
+        asked = [source for source in mine if source in reference.hidden]
+        if not asked:
+            return sql, ()
+        kept = names((*columns, *(each for each in hidden if each not in asked)))
+        named = ", ".join(f"{quoted(mine[each])} AS {quoted(each)}" for each in asked)
+        return f"SELECT {kept}, {named} FROM ({sql})", tuple(asked)  # noqa: S608
+
+    def _named(self, reference: Reference, state: LakeTable | None, tail: Any) -> frozenset[str]:
+        """The hidden columns that are named and are not the source's own."""
+        columns = state.columns if state else ()
+        mine = {source_name(each.name) for each in columns} & reference.hidden & frozenset(OUR_NAMES)
+        for each in sorted(name for name in mine if name):
+            self.warnings.append(
+                f"{reference.table} has a column {each} of its own, stored as {each}_: that one was read, no history"
+            )
+        return frozenset(reference.hidden) - frozenset(name for name in mine if name)
+
+    # --- moments ------------------------------------------------------------------------------------------------------
+
+    def _time_of(self, reference: Reference) -> int | None:
+        as_of = reference.as_of if reference.as_of is not None else self.asked.as_of
+        if as_of is None and getattr(reference, "as_of_sql", None) is not None:
+            rows = self.run(f"SELECT epoch_ms(CAST(({reference.as_of_sql}) AS TIMESTAMPTZ))")  # type: ignore[attr-defined]
+            as_of = int(rows[0][0])
+        if as_of is None:
+            return self._time_of_snapshot()
+        time_ms = parse_moment(as_of)
+        self._shown_ms = time_ms
+        return time_ms
+
+    def _time_of_snapshot(self) -> int | None:
+        """Where the question is about a snapshot of one of its tables, the others are shown at its time."""
+        id_ = parse_snapshot_id(self.asked.snapshot_id)
+        found = [snapshot for each in self.moment.tables.values() if (snapshot := each.find_snapshot(id_))]
+        return int(found[0]["timestamp-ms"]) if found and id_ is not None else None
+
+    def _snapshot_id(self, reference: Reference, table: LakeTable | None) -> int | None:
+        if reference.snapshot_id is not None:
+            return reference.snapshot_id
+        id_ = parse_snapshot_id(self.asked.snapshot_id)
+        if id_ is None:
+            return None
+        if not any(each.find_snapshot(id_) for each in self.moment.tables.values()):
+            raise _no_snapshot(Name(tuple(reference.namespace.split(".")), reference.table), id_)
+        return id_ if table is not None and table.find_snapshot(id_) else None
+
+    def _whole_cut(self) -> Cut:
+        return self.reader.tail.cut(self.moment.position, self.position)
+
+    def _cut_at(self, time_ms: int | None) -> Cut | None:
+        """The part of the tail that shows this time; None where it is before the tail."""
+        if time_ms is None:
+            return self._whole_cut()
+        position = self.reader.tail.position_at(time_ms)
+        if position is None or position < self.moment.position:
+            return None
+        end = min(position, self.position)
+        self.position = end
+        return self.reader.tail.cut(self.moment.position, end)
+
+    def _past(self, time_ms: int) -> Past:
+        """With the transactions that were under way then; asked once for all tables of the question."""
+        if time_ms not in self._begun:
+            overlays = [
+                self.reader.live.plain(each, snapshot)
+                for each in self.moment.tables.values()
+                if each.is_ours and each.name.name.endswith(CHANGES_SUFFIX) and (snapshot := each.snapshot)
+            ]
+            wait_ms = self.reader.transaction_wait_max_ms
+            rows = self.run(begun_sql(overlays, time_ms, wait_ms)) if overlays else []
+            self._begun[time_ms] = tuple((str(source), str(id_)) for source, id_ in rows)
+        return Past(time_ms, self._begun[time_ms])
+
+    def _refuse_the_time_before(self, name: Name, changes: LakeTable | None, plain: str, time_ms: int) -> None:
+        """A table that had no change yet was not there. Only where no snapshot says so are the changes asked."""
+        snapshot = changes.snapshot if changes else None
+        if changes is None or snapshot is None:
+            oldest = self._oldest_of(plain)
+        elif changes.snapshot_at(time_ms) is not None:
+            return
+        else:
+            rows = self.run(oldest_sql(self.reader.live.plain(changes, snapshot)))
+            oldest = rows[0][0]
+        if oldest is not None and time_ms < oldest:
+            raise _too_early(name, time_ms, int(oldest))
+
+    def _oldest_of(self, plain: str) -> int | None:
+        tail = self.reader.tail.table(plain)
+        return tail.first_ms() if tail else None
+
+    def _held_ms(self, now_ms: int) -> int:
+        """How long the oldest transaction waits that is left out; 0 where the answer has all that is durable."""
+        held = self._whole_cut().held
+        since = [self.reader.tail.time_of(start + 1) for _, start in held]
+        return max((now_ms - each for each in since if each is not None), default=0)
+
+    def _unknown(self, name: Name) -> UnknownTable:
+        return UnknownTable(f"there is no table {name}", hint="GET /v1/tables lists them")
+
+
+def open_reader(
+    home: Path, files: LakeFiles, *, has_source_in_key: bool, tail_max_bytes: int, wait_max_ms: int
+) -> LakeReader:
+    """A reader of the lake in this home. Its scratch folder is emptied."""
+    scratch = home / "query" / "overlays"
+    scratch.mkdir(parents=True, exist_ok=True)
+    for left in scratch.iterdir():
+        left.unlink()
+    live = LiveTables(home / "keyindex", Overlays(scratch), has_source_in_key=has_source_in_key)
+    tail = Tail(home / "journal", has_source_in_key=has_source_in_key, bytes_max=tail_max_bytes)
+    return LakeReader(files, tail, live, transaction_wait_max_ms=wait_max_ms)
+
+
+def parse_moment(as_of: str | int | float) -> int:
+    """A time in ms: a number of them, or ISO 8601, in UTC where it names no zone."""
+    if isinstance(as_of, int | float):
+        return int(as_of)
+    try:
+        found = datetime.fromisoformat(as_of.strip())
+    except ValueError:
+        hint = "write it as 2026-11-15T12:00:00Z, or as milliseconds since 1970"
+        raise InvalidInput(f"{as_of[:80]!r} is not a time", hint=hint) from None
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def parse_snapshot_id(id_: int | str | None) -> int | None:
+    """A number, its digits, or these behind `snap-`."""
+    if id_ is None or isinstance(id_, int):
+        return id_
+    digits = id_.strip().removeprefix("snap-")
+    if not digits.isdecimal():
+        raise InvalidInput(f"{id_[:80]!r} is not the id of a snapshot", hint="GET /v1/snapshots lists them")
+    return int(digits)
+
+
+def _names_of(reference: Reference) -> tuple[Name, ...]:
+    """The tables that a reference may need: the one it names, and its changes."""
+    name = Name(tuple(reference.namespace.split(".")), reference.table)
+    if name.name.endswith(CHANGES_SUFFIX):
+        return name, Name(name.namespace, name.name.removesuffix(CHANGES_SUFFIX))
+    return name, Name(name.namespace, name.name + CHANGES_SUFFIX)
+
+
+def _first_ms(table: LakeTable) -> int | None:
+    return min((int(each["timestamp-ms"]) for each in table.metadata.get("snapshots") or ()), default=None)
+
+
+def _too_early(name: Name, time_ms: int, oldest_ms: int | None) -> NoSuchMoment:
+    hint = f"the oldest moment is {iso(oldest_ms)}" if oldest_ms is not None else "it has no change yet"
+    return NoSuchMoment(f"{name} has nothing at {iso(time_ms)}: its first change came later", hint=hint)
+
+
+def _no_snapshot(name: Name, id_: int) -> NoSuchSnapshot:
+    hint = f"GET /v1/tables/{'.'.join(name.namespace)}/{name.name}/snapshots lists them; asOf works without one"
+    return NoSuchSnapshot(f"{name} has no snapshot {id_}, or it has expired", hint=hint)

@@ -1,0 +1,110 @@
+"""A table as it was at a time before the tail: the nearest snapshot, and the changes from there up to that time.
+
+From reader.py. The snapshot is the last one that was made up to that time and is still there; without any, the changes
+alone are folded from the beginning, so that expired snapshots cost time and lose nothing. Promise: event accuracy by
+`_commit_timestamp`, which never decreases along the journal, and whole transactions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dolake.query.lake import Json, LakeTable, position_of
+from dolake.query.live import LiveTables, Scan
+from dolake.query.overlay import Overlay
+from dolake.query.sqltext import literal, moment, names, quoted, selected
+from dolake.tables.layout import KEY, SOURCE
+from dolake.tables.schema import Columns, Field
+
+_PREVIOUS = "_previous_key"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A time, and the transactions (source and id) that had begun by then and not ended."""
+
+    time_ms: int
+    begun: tuple[tuple[str, str], ...] = ()
+
+
+def scan_past(live: LiveTables, state: LakeTable, changes: LakeTable, past: Past) -> tuple[Scan, Json | None]:
+    """The rows of the state at that time, and the snapshot that they are counted from."""
+    snapshot = state.snapshot_at(past.time_ms)
+    columns = state.columns
+    own = tuple(Field(name, "string") for name in live.hidden)
+    wanted = (*columns, *own)
+    keys = (KEY, SOURCE) if SOURCE in live.hidden else (KEY,)
+    overlays = list[Overlay]()
+    parts = list[str]()
+    newest = changes.snapshot
+    start = position_of(snapshot) if snapshot else 0
+    window = ""
+    if newest is not None:
+        overlays.append(live.plain(changes, newest))
+        window = _window(overlays[0], changes, wanted, past, start)
+        joined = " AND ".join(f"each.{quoted(key)} = last.{quoted(key)}" for key in keys)
+        parts.append(
+            f"SELECT {names(field.name for field in wanted)} FROM changed AS each SEMI JOIN last "  # noqa: S608
+            f"ON {joined} AND each._position = last._position WHERE each._operation <> 'DELETE'"
+        )
+    if snapshot is not None:
+        overlays.append(live.overlays.plain(state.metadata, snapshot))
+        joined = " AND ".join(f"state.{quoted(key)} = last.{quoted(key)}" for key in keys)
+        anti = f" ANTI JOIN last ON {joined}" if window else ""
+        parts.append(
+            f"SELECT {names(field.name for field in wanted)} "  # noqa: S608
+            f"FROM iceberg_scan({literal(overlays[-1].path)}) AS state{anti}"
+        )
+    if not parts:
+        parts.append(f"SELECT {selected((), wanted)} WHERE false")
+    sql = " UNION ALL ".join(parts)
+    if window:
+        sql = f"WITH changed AS NOT MATERIALIZED ({window}), last AS MATERIALIZED ({_last(changes, keys)}) {sql}"
+    return Scan(sql, columns, {}, tuple(overlays)), snapshot
+
+
+def oldest_sql(changes: Overlay) -> str:
+    """Asks when the first change of a table became durable, in ms."""
+    return f"SELECT epoch_ms(min(_commit_timestamp)) FROM iceberg_scan({literal(changes.path)})"  # noqa: S608
+
+
+def begun_sql(changes: Sequence[Overlay], time_ms: int, wait_max_ms: int) -> str:
+    """Asks for transactions that have changes after this time, and may have some before it.
+
+    A publish never splits a transaction, unless that took longer than the lake waits for its end.
+    """
+    until_ms = time_ms + wait_max_ms
+    parts = [
+        f"SELECT _source, _transaction FROM iceberg_scan({literal(each.path)}) WHERE _transaction IS NOT NULL "  # noqa: S608
+        f"AND _commit_timestamp > {moment(time_ms)} AND _commit_timestamp <= {moment(until_ms)}"
+        for each in changes
+    ]
+    return " UNION ".join(parts)
+
+
+def _window(overlay: Overlay, changes: LakeTable, wanted: Columns, past: Past, start: int) -> str:
+    """The changes between the snapshot and that time."""
+    extra = [name for name in ("_operation", "_position", _PREVIOUS) if name in changes.names]
+    columns = ", ".join((selected((*changes.columns, *_texts(changes)), wanted), names(extra)))
+    where = [f"_position >= {start}", f"_commit_timestamp <= {moment(past.time_ms)}"]
+    where += [
+        f"(_transaction IS NULL OR NOT (_source = {literal(source)} AND _transaction = {literal(id_)}))"
+        for source, id_ in past.begun
+    ]
+    return f"SELECT {columns} FROM iceberg_scan({literal(overlay.path)}) WHERE {' AND '.join(where)}"  # noqa: S608
+
+
+def _last(changes: LakeTable, keys: tuple[str, ...]) -> str:
+    """For each key that the window touches, where its last change is; a row that moved away leaves its old key so."""
+    named = names(keys)
+    touched = f"SELECT {named}, _position FROM changed"  # noqa: S608
+    if _PREVIOUS in changes.names:
+        moved = names((_PREVIOUS, *keys[1:]))
+        touched += f" UNION ALL SELECT {moved}, _position FROM changed WHERE {_PREVIOUS} IS NOT NULL"  # noqa: S608
+    return f"SELECT {named}, max(_position) AS _position FROM ({touched}) GROUP BY {named}"  # noqa: S608
+
+
+def _texts(changes: LakeTable) -> Columns:
+    """The changes table's own columns that a state has, too."""
+    return tuple(Field(name, "string") for name in (KEY, "_rescued", SOURCE) if name in changes.names)
