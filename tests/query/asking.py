@@ -51,6 +51,7 @@ class Asker:
     reader: LakeReader
     connection: duckdb.DuckDBPyConnection
     last: View | None = field(default=None)
+    asked: Asked = field(default_factory=Asked)
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql).fetchall()

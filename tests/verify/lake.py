@@ -334,6 +334,9 @@ def _manifest_entry(entry: Json, snapshot_id: int) -> ManifestEntry:
         }
         for side in ("lower", "upper")
     }
+    if "null-value-counts" in entry:
+        counts = entry["null-value-counts"]
+        bounds["null_value_counts"] = dict(zip(counts["keys"], counts["values"], strict=True))
     file = DataFile.from_args(
         content=DataFileContent.DATA if is_data else DataFileContent.POSITION_DELETES,
         file_path=entry["file-path"],

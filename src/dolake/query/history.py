@@ -45,7 +45,8 @@ def scan_history(
         parts.append(f"SELECT {selected((), (*columns, *own))} WHERE false")
     tail_rows = rows.num_rows if rows is not None else 0
     own_names = tuple(each.name for each in own)
-    return Scan(" UNION ALL ".join(parts), columns, arrow, tuple(overlays), tail_rows, own_names)
+    reads = ((changes, snapshot),) if changes is not None and snapshot is not None else ()
+    return Scan(" UNION ALL ".join(parts), columns, arrow, tuple(overlays), tail_rows, own_names, reads)
 
 
 def _own_of(changes: LakeTable | None, columns: Columns) -> Columns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,8 @@ class Scan:
     tail_rows: int = 0
     own: tuple[str, ...] = ()
     """DoLake's own columns beside `columns`, where they are not those of a state."""
+    reads: tuple[tuple[LakeTable, Json], ...] = ()
+    """The snapshots whose files it reads."""
 
 
 class LiveTables:
@@ -65,14 +67,15 @@ class LiveTables:
         known = self._of(table, snapshot)
         if state is None or not len(state.touched.hi):
             overlay = known.plain(self.overlays)
-            return Scan(self._select(overlay, base, base), base, {}, (overlay,))
+            return Scan(self._select(overlay, base, base), base, {}, (overlay,), reads=((table, snapshot),))
         try:
             overlay = known.without(self.overlays, self._indexes, state)
         except StaleIndex:
-            return self._joined_by_key(known.plain(self.overlays), base, state, tail, cut)
+            found = self._joined_by_key(known.plain(self.overlays), base, state, tail, cut)
+            return replace(found, reads=((table, snapshot),))
         registered, tail_sql = self._rows_of(state)
         sql = f"{self._select(overlay, base, state.columns)} UNION ALL {tail_sql}"
-        return Scan(sql, state.columns, registered, (overlay,), state.rows.num_rows)
+        return Scan(sql, state.columns, registered, (overlay,), state.rows.num_rows, reads=((table, snapshot),))
 
     def at_snapshot(self, table: LakeTable, snapshot: Json) -> Scan:
         """As it was in one of its snapshots, with the columns that it had then."""
@@ -81,7 +84,8 @@ class LiveTables:
         then = LakeTable(table.name, table.metadata | {"current-schema-id": id_}, table.is_managed)
         assert id_ in schemas, "a snapshot's schema is one of the table's"
         overlay = self.overlays.plain(then.metadata, snapshot)
-        return Scan(self._select(overlay, then.columns, then.columns), then.columns, {}, (overlay,))
+        sql = self._select(overlay, then.columns, then.columns)
+        return Scan(sql, then.columns, {}, (overlay,), reads=((then, snapshot),))
 
     def plain(self, table: LakeTable, snapshot: Json) -> Overlay:
         """A snapshot for others to read; the one of now is kept."""

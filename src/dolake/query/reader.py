@@ -21,6 +21,7 @@ from dolake.query.history import scan_history
 from dolake.query.lake import Json, LakeFiles, LakeMoment, LakeTable, position_of
 from dolake.query.live import LiveTables, Scan
 from dolake.query.overlay import Overlays
+from dolake.query.plan import Condition, Manifests, PlannedFile, planned
 from dolake.query.relation import Relation
 from dolake.query.sqltext import iso, literal, names, quoted
 from dolake.query.tail import Cut, Tail
@@ -71,6 +72,7 @@ class LakeReader:
     def __init__(self, files: LakeFiles, tail: Tail, live: LiveTables, *, transaction_wait_max_ms: int) -> None:
         self._files, self.tail, self.live = files, tail, live
         self.transaction_wait_max_ms = transaction_wait_max_ms
+        self.manifests = Manifests()
         self._is_over = threading.Event()
         self._follower: threading.Thread | None = None
 
@@ -136,7 +138,9 @@ class View:
     _scans: list[Scan] = field(default_factory=list)
     _snapshots: dict[str, int | None] = field(default_factory=dict)
     _begun: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    _shown: Position | None = None
     _shown_ms: int | None = None
+    """Where the answer is about the past: what it shows, as far as that is known."""
 
     def relation(self, reference: Reference) -> Relation:
         """The rows that this reference means."""
@@ -160,11 +164,30 @@ class View:
                 return self._history(name, changes, plain, reference, shows_all=is_changes)
             return self._state(name, state, changes, plain, reference)
 
+    def planned(self, number: int, conditions: Sequence[Condition]) -> list[PlannedFile]:
+        """The data files of the relation that was made as the `number`th, beginning with 0."""
+        reads = self._scans[number].reads
+        return [file for read in reads for file in planned(self.reader.manifests, *read, conditions)]
+
+    def files(self, conditions: Sequence[Sequence[Condition]]) -> dict[str, int]:
+        """How many data files are read and how many need not be; `conditions` of each relation in order."""
+        kept = pruned = 0
+        for number, scan in enumerate(self._scans):
+            wanted = conditions[number] if number < len(conditions) else ()
+            counts = [_file_count(snapshot) for _, snapshot in scan.reads]
+            if wanted or None in counts:
+                found = self.planned(number, wanted)
+                pruned += sum(file.reason is not None for file in found)
+                kept += sum(file.reason is None for file in found)
+            else:
+                kept += sum(count or 0 for count in counts)
+        return {"read": kept, "pruned": pruned}
+
     def freshness(self) -> dict[str, Any]:
         """What the answer includes."""
         now_ms = time.time_ns() // 1_000_000
         return {
-            "position": self.position,
+            "position": self.position if self._shown_ms is None else self._shown,
             "ageMs": max(0, now_ms - self._shown_ms) if self._shown_ms is not None else self._held_ms(now_ms),
             "sources": {source: {"sequence": each} for source, each in dict(self.reader.tail.sequences).items()},
             "snapshots": {name: None if id_ is None else str(id_) for name, id_ in self._snapshots.items()},
@@ -228,7 +251,7 @@ class View:
             sql = f"SELECT {columns} FROM (SELECT {empty}) WHERE false"  # noqa: S608
             return Relation(str(table.name), sql, table.names)
         overlay = self.reader.live.overlays.plain(table.metadata, snapshot)
-        self._scans.append(Scan("", (), {}, (overlay,)))
+        self._scans.append(Scan("", (), {}, (overlay,), reads=((table, snapshot),)))
         self._snapshots[str(table.name)] = snapshot["snapshot-id"]
         sql = f"SELECT {names(table.names)} FROM iceberg_scan({literal(overlay.path)})"  # noqa: S608
         return Relation(str(table.name), sql, table.names, snapshot_id=snapshot["snapshot-id"])
@@ -239,7 +262,7 @@ class View:
             raise _no_snapshot(name, id_)
         scan = self.reader.live.at_snapshot(table, snapshot)
         self._shown_ms = int(snapshot["timestamp-ms"])
-        self.position = position_of(snapshot)
+        self._shown = position_of(snapshot)
         return self._related(name, scan, snapshot, self.reader.live.hidden, reference)
 
     def _related(
@@ -328,8 +351,7 @@ class View:
         position = self.reader.tail.position_at(time_ms)
         if position is None or position < self.moment.position:
             return None
-        end = min(position, self.position)
-        self.position = end
+        end = self._shown = min(position, self.position)
         return self.reader.tail.cut(self.moment.position, end)
 
     def _past(self, time_ms: int) -> Past:
@@ -413,6 +435,12 @@ def _names_of(reference: Reference) -> tuple[Name, ...]:
     if name.name.endswith(CHANGES_SUFFIX):
         return name, Name(name.namespace, name.name.removesuffix(CHANGES_SUFFIX))
     return name, Name(name.namespace, name.name + CHANGES_SUFFIX)
+
+
+def _file_count(snapshot: Json) -> int | None:
+    """What the snapshot says itself; earlier ones keep it no more."""
+    count = (snapshot.get("summary") or {}).get("total-data-files")
+    return None if count is None else int(count)
 
 
 def _first_ms(table: LakeTable) -> int | None:

@@ -61,7 +61,8 @@ def scan_past(live: LiveTables, state: LakeTable, changes: LakeTable, past: Past
     sql = " UNION ALL ".join(parts)
     if window:
         sql = f"WITH changed AS NOT MATERIALIZED ({window}), last AS MATERIALIZED ({_last(changes, keys)}) {sql}"
-    return Scan(sql, columns, {}, tuple(overlays)), snapshot
+    reads = tuple((table, each) for table, each in ((changes, newest), (state, snapshot)) if each is not None)
+    return Scan(sql, columns, {}, tuple(overlays), reads=reads), snapshot
 
 
 def oldest_sql(changes: Overlay) -> str:
