@@ -121,6 +121,7 @@ class LakeReader:
         while not self._is_over.wait(_FOLLOW_S):
             try:
                 self.tail.follow(self._files.published(), self.tail.durable())
+                self.tail.prepare()
             except (NotFound, Unavailable, OSError):
                 self._is_over.wait(1.0)  # who asks gets to know
 

@@ -7,8 +7,10 @@ journal's mark says that it is durable. Danger: all of it is in memory, so its s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ from dolake.changes import StreamId
 from dolake.errors import Unavailable
 from dolake.journal.reader import JournalReader, Place
 from dolake.journal.record import Record
-from dolake.keyindex.hashes import Hashes
+from dolake.keyindex.hashes import Hashes, no_hashes
 from dolake.pipeline import fold
 from dolake.pipeline.files import Shape, shape_of
 from dolake.pipeline.gather import Gathered
@@ -38,6 +40,8 @@ from dolake.wire.messages import RawEvent, decode_raw_batch
 _GROWS_MAX = 5
 _CHUNKS_MAX = 24
 _LOOKED_AT_AGAIN_MAX = 4_000
+_PREPARED_MIN = 200
+_OFTEN_S = 10.0
 
 Ints = NDArray[np.int64]
 
@@ -81,6 +85,7 @@ class TableTail:
     _base: Columns = ()
     _seen: Seen = field(default_factory=Seen)
     _folded: tuple[object, TailState] | None = None
+    _asked_s: float = 0.0
 
     def add(self, events: list[RawEvent], positions: range | list[int], record: Record) -> None:
         self._pending.events += events
@@ -89,14 +94,25 @@ class TableTail:
         self._pending.counts.append(len(events))
 
     def forget(self, position: Position) -> bool:
-        """Let go of what is in the tables; says whether anything is left."""
+        """Let go of what is in the tables; says whether anything is left, or somebody will soon ask again."""
         self._chunks = [chunk for chunk in self._chunks if chunk.positions[-1] >= position]
         if self._pending.positions and self._pending.positions[-1] < position:
             self._pending = Gathered()
-        return bool(self._chunks or self._pending.events)
+        return bool(self._chunks or self._pending.events) or self.is_asked_often
+
+    @property
+    def is_asked_often(self) -> bool:
+        return time.monotonic() - self._asked_s < _OFTEN_S
+
+    def prepare(self) -> None:
+        """Read what is pending before somebody asks."""
+        if len(self._pending.events) >= _PREPARED_MIN and self.is_asked_often:
+            with contextlib.suppress(Unavailable):
+                self._read(self._base)
 
     def changes(self, base: Columns, cut: Cut) -> tuple[pa.Table, Columns]:
         """Every change in this part, as rows of the changes table, and the table's columns with those that are new."""
+        self._asked_s = time.monotonic()
         columns = self._read(base)
         parts = [chunk.rows.filter(pa.array(_is_shown(chunk, cut))) for chunk in self._chunks]
         empty = _shape(columns).arrow.empty_table()
@@ -119,6 +135,7 @@ class TableTail:
 
     def state(self, base: Columns, cut: Cut) -> TailState:
         """What this part does to the state, folded to the last change per key."""
+        self._asked_s = time.monotonic()
         columns = self._read(base)
         asked = (columns, cut, sum(len(chunk.positions) for chunk in self._chunks))
         if self._folded is None or self._folded[0] != asked:
@@ -126,25 +143,21 @@ class TableTail:
         return self._folded[1]
 
     def _fold(self, columns: Columns, cut: Cut) -> TailState:
-        his, los, numbers, first = [], [], [], 0
+        wanted = [*(each.name for each in columns), KEY, RESCUED, SOURCE]
+        empty = _shape(columns).arrow.empty_table().select(wanted)
+        if not self._chunks:
+            return TailState(no_hashes(), empty, columns)
+        parts = []
         for chunk in self._chunks:
             shown = _is_shown(chunk, cut)[chunk.change_of]
-            rows = chunk.outcomes.rows[shown]
-            numbers.append(np.where(rows == fold.GONE, fold.GONE, rows + first))
-            his.append(chunk.outcomes.hashes.hi[shown])
-            los.append(chunk.outcomes.hashes.lo[shown])
-            first += len(chunk.positions)
-        empty = _shape(columns).arrow.empty_table()
-        whole = pa.concat_tables([empty, *(chunk.rows for chunk in self._chunks)])
-        if not numbers:
-            return TailState(Hashes(np.empty(0, np.uint64), np.empty(0, np.uint64)), whole, columns)
-        joined = fold.Outcomes(Hashes(np.concatenate(his), np.concatenate(los)), np.concatenate(numbers))
-        folded = fold.fold(joined)
-        kept = folded.rows[folded.rows != fold.GONE]
-        rows = whole.take(pa.array(kept))
-        if (rescued := rows.column(RESCUED)).null_count < len(rescued):
-            rows = rows.set_column(rows.schema.get_field_index(RESCUED), RESCUED, without_before(rescued))
-        return TailState(folded.hashes, rows, columns)
+            hashes = Hashes(chunk.outcomes.hashes.hi[shown], chunk.outcomes.hashes.lo[shown])
+            parts.append(fold.Outcomes(hashes, chunk.outcomes.rows[shown]))
+        folded = fold.fold(fold.join(parts))
+        rows = [
+            _taken(chunk.rows.select(wanted), fold.rows_of_part(folded, number).rows)
+            for number, chunk in enumerate(self._chunks)
+        ]
+        return TailState(folded.hashes, pa.concat_tables([empty, *rows]), columns)
 
     def _read(self, base: Columns) -> Columns:
         """Turn what is pending into rows. A column that the table lacks makes all of the tail be read again."""
@@ -216,6 +229,15 @@ class TableTail:
                 np.concatenate([chunk.positions for chunk in self._chunks]),
             )
             self._chunks = [whole]
+
+
+def _taken(rows: pa.Table, numbers: Ints) -> pa.Table:
+    """Some rows as a state has them. Mostly these are all of them, and nothing is copied."""
+    chosen = rows if len(numbers) == rows.num_rows else rows.take(pa.array(numbers))
+    rescued = chosen.column(RESCUED)
+    if rescued.null_count < len(rescued):
+        chosen = chosen.set_column(chosen.schema.get_field_index(RESCUED), RESCUED, without_before(rescued))
+    return chosen
 
 
 def _joined(first: Gathered, second: Gathered) -> Gathered:
@@ -291,6 +313,12 @@ class Tail:
                         hint="look at the pipeline in /status, or raise query.tail_max_bytes",
                     )
             self._end = max(self._end, to)
+
+    def prepare(self) -> None:
+        """Do beforehand what the next question would have to."""
+        with self._lock:
+            for table in self._tables.values():
+                table.prepare()
 
     def table(self, name: str) -> TableTail | None:
         """By its plain name."""
