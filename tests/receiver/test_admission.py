@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dolake.changes import StreamId
 from dolake.errors import BufferOverflowError, MessageValidationError
 from dolake.positions import CircuitBreakerState
 from dolake.receiver.admission import (
@@ -15,6 +16,7 @@ from dolake.receiver.admission import (
     check_event_sizes,
     check_fallback,
     check_payload_size,
+    check_source,
 )
 from dolake.settings import DoLakeConfig, JournalSettings, RateLimitConfig
 from dolake.wire.messages import BatchMessage, EnvelopeBatch, check_events, decode_received
@@ -223,3 +225,18 @@ def test_a_name_is_held_until_the_last_batch_that_brought_it_is_refused() -> Non
     registry.release(second)
     assert len(registry) == 0
     take(registry, "SHOP.TAB")
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["dolake.", "dolake.rollback"])
+def test_a_source_may_not_be_called_as_one_of_ours(source: str) -> None:
+    with pytest.raises(MessageValidationError, match="kept for DoLake itself") as caught:
+        check_source(StreamId(source))
+    assert caught.value.path == "$.sourceDoId"
+
+
+@pytest.mark.parametrize("source", ["dolake", "shop", "my.dolake."])
+def test_any_other_name_is_a_sources_own_choice(source: str) -> None:
+    check_source(StreamId(source))

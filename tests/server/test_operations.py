@@ -215,7 +215,7 @@ def test_the_front_door_is_a_signpost(server: ServerProcess, path: str) -> None:
     assert (body["name"], body["version"]) == ("dolake", dolake.__version__)
     assert body["routes"]["websocket"] == "/ws"
     for route, method in body["routes"].items():
-        if method == "GET":
+        if method == "GET" and "{" not in route:
             assert server.get(route)[0] == 200
 
 

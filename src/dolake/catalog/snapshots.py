@@ -36,7 +36,9 @@ CLOCK_TOLERANCE_MS = 60_000
 _REF_LIMITS = ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms")
 _REF_FIELDS = frozenset({"snapshot-id", "type", *_REF_LIMITS})
 _UPDATE_FIELDS = frozenset({"action", "ref-name"})
-_KEPT_IN_SUMMARIES = frozenset({"operation", "added-records", "deleted-records", "total-records"})
+_KEPT_IN_SUMMARIES = frozenset(
+    {"operation", "added-records", "deleted-records", "total-records", "total-position-deletes"}
+)
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ class View:
         return {
             "position": self.position if self._shown_ms is None else self._shown,
             "ageMs": max(0, now_ms - self._shown_ms) if self._shown_ms is not None else self._held_ms(now_ms),
-            "sources": {source: {"sequence": each} for source, each in dict(self.reader.tail.sequences).items()},
+            "sources": {source: {"sequence": each} for source, each in self.reader.tail.reached().items()},
             "snapshots": {name: None if id_ is None else str(id_) for name, id_ in self._snapshots.items()},
             "engine": "duckdb",
             "asOf": iso(self._shown_ms) if self._shown_ms is not None else None,

@@ -281,8 +281,7 @@ class Tail:
         """Of each record, in order: where it ends, and when it became durable."""
         self._sizes: list[int] = []
         self.byte_count = 0
-        self.sequences: dict[str, int] = {}
-        """The highest of each source, as far as it was seen."""
+        self._sequences: dict[str, int] = {}
 
     def close(self) -> None:
         self._reader.close()
@@ -313,6 +312,11 @@ class Tail:
                         hint="look at the pipeline in /status, or raise query.tail_max_bytes",
                     )
             self._end = max(self._end, to)
+
+    def reached(self) -> dict[str, int]:
+        """The highest sequence of each source, as far as this process has seen it."""
+        with self._lock:
+            return dict(self._sequences)
 
     def prepare(self) -> None:
         """Do beforehand what the next question would have to."""
@@ -367,7 +371,7 @@ class Tail:
         self._times_ms.append(record.commit_timestamp_ms)
         self._sizes.append(len(record.payload))
         self.byte_count += len(record.payload)
-        self.sequences[str(record.stream)] = events[-1].sequence
+        self._sequences[str(record.stream)] = events[-1].sequence
         self._end = record.end
 
     def _forget(self, committed: Position) -> None:

@@ -11,11 +11,15 @@ from collections.abc import Iterable
 
 import msgspec
 
+from dolake.changes import StreamId
 from dolake.errors import BufferOverflowError, InvalidInput, MessageValidationError
 from dolake.positions import CircuitBreakerState
 from dolake.settings import DoLakeConfig, JournalSettings, RateLimitConfig
 from dolake.tables.names import split_table_name
 from dolake.wire.messages import BatchMessage, EventEnvelope
+
+
+OWN_SOURCES = "dolake."
 
 
 class TooLarge(InvalidInput):
@@ -53,6 +57,13 @@ def check_event_sizes(data: bytes, limits: RateLimitConfig) -> None:
         if size > limits.max_event_size:
             what = f"events[{index}] has {size} bytes, more than max_event_size {limits.max_event_size}"
             raise TooLarge(what, size_max=limits.max_event_size, is_event=True)
+
+
+def check_source(stream: StreamId) -> None:
+    """Streams that begin so are DoLake's own: a rollback writes to one."""
+    if stream.source.startswith(OWN_SOURCES):
+        what = f"the source {stream.source!r} begins with {OWN_SOURCES}, which is kept for DoLake itself"
+        raise MessageValidationError(what, path="$.sourceDoId", hint="choose another name for the source")
 
 
 def check_fallback(breaker: CircuitBreakerState, fallback_bytes: int, lake: DoLakeConfig) -> None:

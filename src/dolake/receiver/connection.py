@@ -250,6 +250,7 @@ class Connection:
         self._ack_ok(message.correlation_id, self._receiver.journal.point(stream).number)
 
     async def _bind(self, stream: StreamId) -> None:
+        admission.check_source(stream)
         if self.session.bind(stream):
             await self._receiver.take_over(stream, self.session)
 
