@@ -26,7 +26,10 @@ _LOG_TAIL_CHARACTERS = 2000
 
 
 class ChildServer:
-    """One server at a time, on one home; with Spark, which takes seconds to start, only where it is asked for."""
+    """One server at a time, on one home.
+
+    With Spark, which takes seconds to start, only where it is asked for; with SQL where there is Spark, or as told.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class ChildServer:
         environ: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
         has_pipeline: bool = False,
+        has_queries: bool | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         if settings:
@@ -44,7 +48,11 @@ class ChildServer:
         self.url = ""
         # The settings of whoever runs us are not meant for this server.
         ours = {key: value for key, value in os.environ.items() if not key.startswith("DOLAKE_")}
-        self._environ = ours | {"DOLAKE_PIPELINE_ENABLED": str(has_pipeline).lower()} | dict(environ or {})
+        parts = {
+            "DOLAKE_PIPELINE_ENABLED": str(has_pipeline).lower(),
+            "DOLAKE_QUERY_ENABLED": str(has_pipeline if has_queries is None else has_queries).lower(),
+        }
+        self._environ = ours | parts | dict(environ or {})
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
