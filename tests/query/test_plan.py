@@ -69,7 +69,7 @@ def test_duckdb_opens_no_more_files_than_the_plan_keeps(asker: Asker, where: str
     relation = asker.reader.open([named], Asked(), asker.run).relation(named)
     asker.connection.execute("SET enable_external_file_cache = false")
     asker.connection.execute("CALL enable_logging('FileSystem', level = 'trace')")
-    found = asker.connection.execute(f"SELECT sum(n) FROM ({relation.sql}) WHERE {where}").fetchone()
+    found = asker.connection.execute(f"SELECT sum(n) FROM ({relation.sql}) WHERE {where}").fetchone()  # noqa: S608
     asker.connection.execute("CALL disable_logging()")
     logged: list[tuple[Any, ...]] = asker.connection.execute(
         "SELECT DISTINCT path FROM duckdb_logs_parsed('FileSystem') WHERE op = 'OPEN' AND path LIKE '%/data/%'"

@@ -18,7 +18,6 @@ from dolake.settings import DoLakeConfig, JournalSettings, RateLimitConfig
 from dolake.tables.names import split_table_name
 from dolake.wire.messages import BatchMessage, EventEnvelope
 
-
 OWN_SOURCES = "dolake."
 
 
