@@ -49,8 +49,8 @@ class Client:
 
     def __init__(self, data: Path, home: Path, url: str) -> None:
         gc.disable()
-        self._inserts = [_insert(row) for row in as_dicts(pq.read_table(inserts_file(data)))]
-        self._batches = [[_change(row) for row in as_dicts(batch)] for batch in _batches(data)]
+        self._inserts = [insert_of(row) for row in as_dicts(pq.read_table(inserts_file(data)))]
+        self._batches = [[change_of(row) for row in as_dicts(batch)] for batch in _batches(data)]
         gc.freeze()  # a source has its rows in its database, not as millions of objects in the collector's way
         gc.enable()
         self._url = url
@@ -68,14 +68,16 @@ class Client:
         await self._lake.send(self._batches[number])
 
 
-def _insert(row: dict[str, Any]) -> dict[str, Any]:
-    return {"table": TABLE, "operation": "INSERT", "rowId": str(row["id"]), "after": row}
+def insert_of(row: dict[str, Any], table: str = TABLE) -> dict[str, Any]:
+    """A row as our client takes it."""
+    return {"table": table, "operation": "INSERT", "rowId": str(row["id"]), "after": row}
 
 
-def _change(row: dict[str, Any]) -> dict[str, Any]:
+def change_of(row: dict[str, Any], table: str = TABLE) -> dict[str, Any]:
+    """The same for a row of a batch file."""
     if row.pop("op") == "D":
-        return {"table": TABLE, "operation": "DELETE", "rowId": str(row["id"])}
-    return {"table": TABLE, "operation": "UPDATE", "rowId": str(row["id"]), "after": row}
+        return {"table": table, "operation": "DELETE", "rowId": str(row["id"])}
+    return {"table": table, "operation": "UPDATE", "rowId": str(row["id"]), "after": row}
 
 
 class Spark:
@@ -159,7 +161,7 @@ class PyIceberg:
     def __init__(self, data: Path, home: Path) -> None:
         self._home = home
         self._inserts = pq.read_table(inserts_file(data))
-        self._batches = [_split(batch) for batch in _batches(data)]
+        self._batches = [split(batch) for batch in _batches(data)]
 
     async def start(self) -> None:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -186,7 +188,7 @@ class DuckLake:
     def __init__(self, data: Path, home: Path) -> None:
         self._home = home
         self._inserts = pq.read_table(inserts_file(data))
-        self._batches = [_split(batch) for batch in _batches(data)]
+        self._batches = [split(batch) for batch in _batches(data)]
 
     async def start(self) -> None:
         (self._home / "data").mkdir(parents=True)
@@ -199,14 +201,7 @@ class DuckLake:
         self._duck.execute(f"INSERT INTO {TABLE} FROM inserts")
 
     async def apply(self, number: int) -> None:
-        updates, deletes = self._batches[number]
-        self._duck.register("updates", updates)
-        self._duck.register("deletes", deletes)
-        self._duck.execute(
-            f"BEGIN; MERGE INTO {TABLE} USING updates USING (id) "  # noqa: S608 - our own names
-            f"WHEN MATCHED THEN UPDATE WHEN NOT MATCHED THEN INSERT; "
-            f"DELETE FROM {TABLE} WHERE id IN (SELECT id FROM deletes); COMMIT"
-        )
+        merge_into_ducklake(self._duck, TABLE, *self._batches[number])
 
 
 def attach_ducklake(duck: duckdb.DuckDBPyConnection, home: Path, *options: str) -> None:
@@ -214,6 +209,17 @@ def attach_ducklake(duck: duckdb.DuckDBPyConnection, home: Path, *options: str) 
     load_extensions(duck, "sqlite_scanner", "ducklake")
     more = ", ".join((f"DATA_PATH '{home}/data'", *options))
     duck.execute(f"ATTACH 'ducklake:sqlite:{home}/catalog.db' AS lake ({more}); USE lake")
+
+
+def merge_into_ducklake(duck: duckdb.DuckDBPyConnection, table: str, updates: pa.Table, deletes: pa.Table) -> None:
+    """A batch as one transaction."""
+    duck.register("updates", updates)
+    duck.register("deletes", deletes)
+    duck.execute(
+        f"BEGIN; MERGE INTO {table} USING updates USING (id) "  # noqa: S608 - our own names
+        f"WHEN MATCHED THEN UPDATE WHEN NOT MATCHED THEN INSERT; "
+        f"DELETE FROM {table} WHERE id IN (SELECT id FROM deletes); COMMIT"
+    )
 
 
 def load_extensions(duck: duckdb.DuckDBPyConnection, *names: str) -> None:
@@ -227,7 +233,7 @@ def _batches(data: Path) -> list[pa.Table]:
     return [pq.read_table(file) for file in sorted(data.glob("batch-*.parquet"))]
 
 
-def _split(batch: pa.Table) -> tuple[pa.Table, pa.Table]:
+def split(batch: pa.Table) -> tuple[pa.Table, pa.Table]:
     """The updates and the deletes."""
     is_delete = pc.equal(batch["op"], "D")
     rows = batch.drop_columns(["op"])

@@ -1,7 +1,8 @@
 """What every process of a server under load costs: CPU seconds, and memory over time.
 
-From every benchmark that runs a server. A Meter reads those of the server, the pipeline, Java, Spark's Python workers
-and this process. Promise: the figures are by kind of process, whoever comes and goes meanwhile.
+From every benchmark that runs a server. A Meter reads those of the server, the process that answers SQL, the
+pipeline, Java, Spark's Python workers and this process. Promise: the figures are by kind of process, whoever comes and
+goes meanwhile.
 """
 
 from __future__ import annotations
@@ -114,6 +115,8 @@ class Meter:
         command = process.cmdline()
         if command and os.path.basename(command[0]) == "java":  # noqa: PTH119 - no file, a word
             return "java"
+        if "dolake.query" in command:
+            return "query"
         is_worker = any(word in ("dolake.pipeline.daemon", "pyspark.daemon") for word in command)
         return "workers" if is_worker else "pipeline"
 

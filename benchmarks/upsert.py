@@ -157,20 +157,10 @@ class _Bench:
         }
 
     async def _insert(self, table: Table) -> Json:
-        """Load the table through the server, as any source would, in batches of 1,000."""
-        size = min(BATCH_EVENTS, table.rows)
-        source = f"load-{table.rows}"
-        templates = [Template(source, changes_of("INSERT", table.name, size, seed)) for seed in range(LOAD_TEMPLATES)]
-        bar = self._progress.add_task(f"load of {table.rows:,} rows", total=table.rows, note="")
+        """Load the table through the server, as any source would."""
         self._meter.restart()
-        async with Sender(self._server.url, source, lag_max_events=LOAD_LAG_MAX_EVENTS) as sender:
-            for first, template in zip(range(KEY_FIRST, KEY_FIRST + table.rows, size), cycle(templates), strict=False):
-                await sender.send(template, np.arange(first, first + size))
-                self._progress.update(bar, completed=sender.published)
-            await sender.settle()
-            await asyncio.to_thread(ask, self._server, "/flush", "POST")
-            await sender.settle(is_published=True)
-            self._progress.update(bar, completed=table.rows)
+        keys = np.arange(KEY_FIRST, KEY_FIRST + table.rows)
+        await send_changes(self._server, "INSERT", table.name, keys, f"load-{table.rows}", self._progress)
         seconds = self._meter.seconds
         await asyncio.to_thread(run_job, self._server, table=table.name)  # as the table is a little later by itself
         return {
@@ -269,6 +259,33 @@ def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 
 # --- the rows --------------------------------------------------------------------------------------------------------
+
+
+async def send_changes(
+    server: ChildServer,
+    operation: str,
+    table: str,
+    keys: Keys,
+    source: str,
+    progress: Progress,
+    *,
+    is_published: bool = True,
+) -> None:
+    """A change of each key, in batches of 1,000 if there are as many; all of them published on return, or durable."""
+    size = min(BATCH_EVENTS, len(keys))
+    templates = [Template(source, changes_of(operation, table, size, seed)) for seed in range(LOAD_TEMPLATES)]
+    bar = progress.add_task(f"{len(keys):,} x {operation} {table}", total=len(keys), note="")
+    async with Sender(server.url, source, lag_max_events=LOAD_LAG_MAX_EVENTS) as sender:
+        for first, template in zip(range(0, len(keys), size), cycle(templates), strict=False):
+            part = keys[first : first + size]
+            whole = template if len(part) == size else Template(source, template.changes[: len(part)])
+            await sender.send(whole, part)
+            progress.update(bar, completed=sender.published if is_published else sender.acked)
+        await sender.settle()
+        if is_published:
+            await asyncio.to_thread(ask, server, "/flush", "POST")
+            await sender.settle(is_published=True)
+        progress.update(bar, completed=len(keys))
 
 
 def changes_of(operation: str, table: str, count: int, seed: int = 0) -> list[Json]:

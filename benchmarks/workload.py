@@ -1,8 +1,9 @@
 """What every system of peers.py gets to do: one table of orders, inserted once, then changed batch by batch.
 
-To peers.py, which has it written to a folder, and to contenders.py, which reads it there. Promise: the same sizes give
-the same rows on every machine, and `expected` says what a right table adds up to after the inserts and each batch.
-Amounts are quarters, so that sums of doubles are exact in any order.
+To peers.py and ducklake.py, which have it written to a folder, and to contenders.py, which reads it there; ducklake.py
+also takes tiny batches of new rows, and the questions about them. Promise: the same sizes give the same rows on every
+machine, and `expected` says what a right table adds up to after the inserts and each batch. Amounts are quarters, so
+that sums of doubles are exact in any order.
 """
 
 from __future__ import annotations
@@ -18,6 +19,17 @@ import pyarrow.parquet as pq
 
 COLUMNS = 12
 UPDATES, DELETES = 1_000, 50
+AGGREGATES = (
+    "SELECT count(*) FROM {table}",
+    "SELECT sum(amount) FROM {table}",
+    "SELECT avg(qty) FROM {table}",
+    "SELECT min(created), max(updated) FROM {table}",
+    "SELECT region, count(*) FROM {table} GROUP BY region",
+    "SELECT status, sum(amount) FROM {table} GROUP BY status",
+    "SELECT count(DISTINCT customer) FROM {table}",
+    "SELECT sum(qty) FROM {table} WHERE region = 'eu-west'",
+    "SELECT sku, sum(amount) AS s FROM {table} GROUP BY sku ORDER BY s DESC LIMIT 5",
+)
 _SEED = 20261115
 _REGIONS = np.array(["eu-west", "eu-east", "us-west", "us-east", "ap-south", "ap-north", "sa-east", "af-south"])
 _STATUS = np.array(["new", "paid", "packed", "sent", "done", "returned"])
@@ -76,6 +88,21 @@ def inserts_file(folder: Path) -> Path:
 def batch_file(folder: Path, number: int) -> Path:
     """Columns: `op`, U or D, then the row."""
     return folder / f"batch-{number:05d}.parquet"
+
+
+def tiny_batches(count: int, rows: int) -> list[pa.Table]:
+    """New rows, so many in each batch."""
+    rng = np.random.default_rng(_SEED)
+    firsts = range(1, count * rows + 1, rows)
+    return [
+        _rows(np.arange(first, first + rows), rng, _START + np.timedelta64(30 + number, "D"))
+        for number, first in enumerate(firsts)
+    ]
+
+
+def updated_by(number: int) -> str:
+    """What stands in `updated` of the rows that this batch changes, as ISO 8601 text."""
+    return f"{np.datetime_as_string(_START + np.timedelta64(30 + number, 'D'))}Z"
 
 
 def as_dicts(table: pa.Table) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def test_every_system_does_the_same_work_and_the_report_has_what_it_cost(tmp_pat
         assert not changes["is_estimate"]
         assert 0 < changes["visible_p50_s"] <= changes["visible_p95_s"]
     ours = report["systems"]["dolake"]
-    assert ours["inserts"]["cpu_by_kind_s"].keys() == {"client", "server", "pipeline", "java", "workers"}
+    assert ours["inserts"]["cpu_by_kind_s"].keys() == {"client", "server", "query", "pipeline", "java", "workers"}
     assert ours["changes"]["checked_batches"] == 3
     assert [floor["name"].partition(":")[0] for floor in report["floors"]] == [
         "inserts",

@@ -17,7 +17,7 @@ from benchmarks.shop import TABLES
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = {"client", "java", "pipeline", "server", "workers"}
+KINDS = {"client", "java", "pipeline", "query", "server", "workers"}
 
 
 def assert_whole(report: dict[str, Any], out: Path, disk: Path) -> None:

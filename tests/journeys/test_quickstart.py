@@ -39,7 +39,7 @@ def blocks_of(guide: str) -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_what_the_guide_shows_is_what_happens(guide: str, tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "lake") as server:
+    with ServerProcess(tmp_path / "lake", has_queries=True) as server:
         for language, text, output in blocks_of(guide):
             if language == "python":
                 printed = run_in(tmp_path, ["-c", text.replace(DEFAULT_URL, server.url)])

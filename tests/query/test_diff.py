@@ -60,3 +60,17 @@ def test_equal_moments_do_not_differ(lake: HandLake) -> None:
 def test_what_is_no_moment_is_refused(moment: Any) -> None:
     with pytest.raises(InvalidInput, match="is not a moment"):
         side_of("default", "items", moment)
+
+
+def test_a_column_that_one_side_lacks_has_the_type_of_the_other(lake: HandLake) -> None:
+    lake.publish(insert("a", n=1))
+    then = lake.metadata("default.items")["current-snapshot-id"]
+    lake.append(insert("b", n=2, phone="+1"))
+    with asking(lake.home) as asker:
+        view = asker.reader.open(sides := [Side("items", snapshot_id=then), Side("items")], asker.asked, asker.run)
+        relations = [view.relation(each) for each in sides]
+        for name, table in relations[1].arrow.items():
+            asker.connection.register(name, table)
+        found = asker.connection.execute(diff_sql(*relations)).to_arrow_table()
+    assert str(found.schema.field("before").type) == str(found.schema.field("after").type)
+    assert [row["after"]["phone"] for row in found.to_pylist()] == ["+1"]

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 from dolake.catalog import rest
-from dolake.server import compaction, operations
+from dolake.query import rest as query_rest
+from dolake.server import compaction, operations, tables
 from dolake.server.openapi import openapi_document
 from tests.support.server import ServerProcess
 
+OURS = [*operations.ROUTES, *compaction.ROUTES, *tables.ROUTES, *query_rest.ROUTES]
 METHODS = {"get", "head", "post", "patch", "put", "delete"}
 TYPES = {"string", "boolean", "integer", "object", "array"}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("openapi")) as process:
+    with ServerProcess(tmp_path_factory.mktemp("openapi"), has_queries=True) as process:
         yield process
 
 
@@ -67,7 +69,7 @@ def test_the_document_is_served_at_the_root_and_under_the_base_path(
 
 def test_the_document_has_every_route_and_no_other(document: dict[str, Any]) -> None:
     described = {(method.upper(), path) for method, path, _ in operations_of(document)}
-    served = {(method, path) for method, path, _ in (*operations.ROUTES, *compaction.ROUTES)}
+    served = {(method, path) for method, path, _ in OURS}
     served |= {(method, f"/v1{path}") for method, path, _ in rest.ROUTES}
     assert described == served | {("GET", "/openapi.json")}
 

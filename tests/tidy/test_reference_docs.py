@@ -83,6 +83,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         lake = Lake(home, settings)
         await lake.open()
         lake.start_pipeline("http://127.0.0.1:8787")  # only made: nobody supervises it
+        lake.start_query()
         await lake.close()
         return lake
 
@@ -131,6 +132,8 @@ def test_every_error_of_the_catalog_is_described_on_its_page() -> None:
 
 def test_every_metric_is_described_with_its_type_and_labels(lake: Lake) -> None:
     lake.receiver.stats.ack_counts["ok"] = lake.receiver.stats.nack_counts["invalid_format"] = 1
+    assert lake.query
+    lake.query.count("ok", 0.1)
     text = metrics_text(lake)[0].decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
     labels = {
@@ -287,7 +290,7 @@ def test_every_parameter_of_connect_is_described_with_its_default() -> None:
     described = {cells[0].strip("`"): cells[1] for cells in rows(section("client.md", "## connect()"))[1:]}
     assert_lists("client.md", set(described), set(parameters))
     for name, parameter in parameters.items():
-        if isinstance(parameter.default, int):
+        if isinstance(parameter.default, int) and not isinstance(parameter.default, bool):
             assert described[name] == f"{parameter.default:,}", f"the default of {name} is {parameter.default:,}"
 
 

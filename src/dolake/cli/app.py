@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import dolake
-from dolake.cli import bench, compact, demo, journal, serve, verify
+from dolake.cli import bench, compact, demo, diff, journal, query, serve, shell, tables, verify
 from dolake.errors import DoLakeError
 
 
@@ -43,6 +43,13 @@ app = typer.Typer(
 )
 app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
+app.command("query")(query.query)
+app.command("shell")(shell.shell)
+app.command("tables")(tables.tables)
+app.command("snapshots")(tables.snapshots)
+app.command("schema")(tables.schema)
+app.command("diff")(diff.diff)
+app.command("rollback")(tables.rollback)
 app.command("compact")(compact.compact)
 app.command("expire")(compact.expire)
 app.command("maintain")(compact.maintain)

@@ -182,6 +182,41 @@ def publishes(
     _show_floors(benchmark.run_publishes_bench(benchmark.Load(count=count), out=out, home=home))
 
 
+@app.command("query")
+def query(
+    rows: Annotated[int, typer.Option(help="Rows of the table, of which 1 % are updated.")] = 10_000_000,
+    unflushed: Annotated[int, typer.Option(help="Changes that are not published in the second part.")] = 10_000,
+    repeats: Annotated[int, typer.Option(help="How often each question is asked; the median counts.")] = 15,
+    keys: Annotated[int, typer.Option(help="Rows of the table whose past is asked for.")] = 1_000_000,
+    changes: Annotated[int, typer.Option(help="Changes of these rows; 0 leaves the past out.")] = 10_000_000,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Our SQL beside DuckDB on the same table, with un-flushed changes, and about the past; each with its floor."""
+    benchmark = _benchmark("query")
+    load = benchmark.Load(rows=rows, unflushed=unflushed, repeats=repeats, keys=keys, changes=changes)
+    _show_floors(benchmark.run_query_bench(load, out=out, home=home))
+
+
+@app.command("live")
+def live(
+    seconds: Annotated[float, typer.Option(help="How long to send at that rate, after a warm-up.")] = 30,
+    rate: Annotated[int, typer.Option(help="Events per second, over three tables.")] = 20_000,
+    tiny_batches: Annotated[int, typer.Option(help="Batches of 10 rows, beside DuckLake; 0 leaves them out.")] = 1_000,
+    rounds: Annotated[int, typer.Option(help="How often these are sent; the median counts.")] = 3,
+    rows: Annotated[int, typer.Option(help="Rows of the table that batches change; 0 leaves them out.")] = 1_000_000,
+    batches: Annotated[int, typer.Option(help="Batches of 1,000 updates and 50 deletes, beside DuckLake.")] = 100,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """How soon after its acknowledgement our SQL shows a change, under load and beside DuckLake; with its floors."""
+    benchmark = _benchmark("live")
+    load = benchmark.Load(
+        seconds=seconds, rate_events_s=rate, tiny_batches=tiny_batches, rounds=rounds, rows=rows, batches=batches
+    )
+    _show_floors(benchmark.run_live_bench(load, out=out, home=home))
+
+
 def _benchmark(name: str) -> Any:
     if not (_ROOT / "benchmarks").is_dir():
         raise NotFound("the benchmarks are not installed", hint="they live in the repository: run this from a clone")

@@ -1,10 +1,12 @@
-"""The client as callers see it: connect, send, put, drain. The one implementation; sync.py only wraps it.
+"""The client as callers see it: connect, send, put, drain, query. The one implementation; sync.py only wraps it.
 
     async with connect("http://localhost:8787", source="shop") as lake:
         receipt = await lake.send({"table": "orders", "operation": "INSERT", "rowId": "7", "after": {"id": 7}})
+        result = await lake.query("SELECT COUNT(*) FROM orders")
 
-From whoever has changes; to conversation.py, which brings them to the server. Promise: when send() returns, its changes
-are on the server's disk, once and in order. When it raises, `retryable` says whether the same call may help later.
+From whoever has changes or questions; to conversation.py, which brings changes to the server, and reading.py, which
+asks. Promise: when send() returns, its changes are on the server's disk, once and in order, and every later question
+sees them. When it raises, `retryable` says whether the same call may help later.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from dolake import errors
 from dolake.changes import StreamId
 from dolake.client.conversation import Conversation, PersistedCallback, Waits
+from dolake.client.http import Http
 from dolake.client.outgoing import PIECE_EVENTS, ChangeLike, encode_piece, pieces
 from dolake.client.pace import Pace
+from dolake.client.reading import Reading
 from dolake.client.transport import Address, Transport
 from dolake.client.window import Receipt, Ticket, Window
 from dolake.positions import Position
@@ -45,8 +49,14 @@ def connect(
     connect_wait_ms: int = 10_000,
     close_wait_ms: int = 30_000,
     heartbeat_ms: int = 15_000,
+    read_your_writes: bool = True,
 ) -> LakeClient:
-    """A client for one stream of changes; use it with `async with`.
+    """A client for one lake: it asks, and it sends one stream of changes.
+
+    async with connect("http://localhost:8787", source="shop") as lake:
+        await lake.send(changes)
+    lake = connect("http://localhost:8787")  # questions alone need no `async with`
+    result = await lake.query("SELECT COUNT(*) FROM orders")
 
     url: http(s):// or ws(s)://host:port[/base]; the socket is at {base}/ws.
     source, shard: the stream, which has one writer at a time. Name your source to resume after a restart; without a
@@ -60,6 +70,7 @@ def connect(
     connect_wait_ms: how long the first connection may take before `async with` raises ConnectionError.
     close_wait_ms: how long leaving `async with` waits for acknowledgements before it raises OutcomeUnknown.
     heartbeat_ms: after so long without a word we send a heartbeat, after twice that without an answer we reconnect.
+    read_your_writes: a question waits until everything sent before it is acknowledged, and its answer includes that.
     """
     for name, count in {
         "window": window,
@@ -83,13 +94,25 @@ def connect(
         batch_bytes_max,
         waits := Waits(connect_wait_ms, close_wait_ms, heartbeat_ms, retry_wait_max_ms, give_up_after_ms),
     )
-    return LakeClient(stream, transport, conversation, waits)
+    return LakeClient(stream, transport, conversation, waits, read_your_writes=read_your_writes)
 
 
-class LakeClient:
-    """One stream of changes to one lake. Made by connect(); its methods may be called from many tasks at once."""
+class LakeClient(Reading):
+    """One lake, and one stream of changes to it. Made by connect(); its methods may be called from many tasks at once.
 
-    def __init__(self, stream: StreamId, transport: Transport, conversation: Conversation, waits: Waits) -> None:
+    It sends inside `async with`, which opens the stream. It answers questions before that too, but not afterwards.
+    """
+
+    def __init__(
+        self,
+        stream: StreamId,
+        transport: Transport,
+        conversation: Conversation,
+        waits: Waits,
+        *,
+        read_your_writes: bool,
+    ) -> None:
+        super().__init__(Http(transport), read_your_writes=read_your_writes)
         self.stream = stream
         self._transport = transport
         self._conversation = conversation
@@ -149,17 +172,7 @@ class LakeClient:
         self._check_open()
         await self._conversation.ask_flush(reason)
 
-    # --- what the server says -----------------------------------------------------------------------------------------
-
-    async def status(self) -> dict[str, Any]:
-        """The server's state and buffer, from GET /status."""
-        self._check_open()
-        return await self._transport.get("/status")
-
-    async def health(self) -> dict[str, Any]:
-        """GET /health, also when the answer is that the server is not ready."""
-        self._check_open()
-        return await self._transport.get("/health", is_any_status_fine=True)
+    # --- what the server said -----------------------------------------------------------------------------------------
 
     def on_persisted(self, callback: PersistedCallback) -> None:
         """Call `callback(sequence_number, persisted_path)` when a publish covers everything up to that number."""
@@ -172,7 +185,8 @@ class LakeClient:
 
     @property
     def last_position(self) -> Position:
-        """The journal's position after the last acknowledged batch; pass it to a query to read your own writes."""
+        """The journal's position after the last acknowledged batch. Questions of this client include it by themselves;
+        give it to another one as min_position, and that one's do too."""
         return self._conversation.last_position
 
     @property
@@ -258,9 +272,17 @@ class LakeClient:
         if ticket.error is not None or not ticket.is_settled:
             self._unreported[ticket] = None
 
+    def _check_usable(self) -> None:
+        if self._task is not None and not self._is_open:
+            raise _not_open()
+
+    async def _settled_position(self) -> Position:
+        await self._conversation.settle()
+        return self._conversation.last_position
+
     def _check_open(self) -> None:
         if not self._is_open:
-            raise errors.InvalidInput("the client is not open", hint="use it inside `async with connect(...) as lake:`")
+            raise _not_open()
         self._conversation.raise_failure()
 
 
@@ -316,6 +338,10 @@ class _Awaited(Ticket):
     def on_settled(self) -> None:
         self.settled.set()
         self._forget(self)
+
+
+def _not_open() -> errors.InvalidInput:
+    return errors.InvalidInput("the client is not open", hint="use it inside `async with connect(...) as lake:`")
 
 
 def _checked_name(what: str, name: str) -> str:

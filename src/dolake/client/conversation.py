@@ -90,6 +90,7 @@ class Conversation:
 
         self._connection: Connection | None = None
         self._work = asyncio.Event()
+        self._progress = asyncio.Event()
         self._questions: dict[str, asyncio.Future[None]] = {}
         self._redial = BackOff(waits.retry_max_ms, first_at_once=True)
         self._retry = BackOff(waits.retry_max_ms, first_at_once=False)
@@ -150,6 +151,15 @@ class Conversation:
         finally:
             self._questions.pop(correlation_id, None)
 
+    async def settle(self) -> None:
+        """Wait until everything that was added so far is durable or refused; what is added meanwhile does not count."""
+        counts = self.window.open_counts()
+        while self.failure is None and any(
+            ticket.error is None and ticket.durable_count < count for ticket, count in counts.items()
+        ):
+            self._progress.clear()
+            await self._progress.wait()
+
     def raise_failure(self) -> None:
         if self.failure is not None:
             raise copy.copy(self.failure)
@@ -159,7 +169,7 @@ class Conversation:
         if self.failure is None:
             self.failure = error
         self.window.fail_all(lambda _, is_in_doubt: _final_error(error, is_in_doubt))
-        for event in (self.connected, self.room, self.empty):
+        for event in (self.connected, self.room, self.empty, self._progress):
             event.set()
 
     async def run(self) -> None:
@@ -348,6 +358,7 @@ class Conversation:
     def _moved(self) -> None:
         """The window changed: wake whoever may go on now."""
         self._work.set()
+        self._progress.set()
         if self.window.has_room:
             self.room.set()
         if not self.window:

@@ -2,6 +2,7 @@
 
     with connect("http://localhost:8787", source="shop") as lake:
         receipt = lake.send({"table": "orders", "operation": "INSERT", "rowId": "7", "after": {"id": 7}})
+        result = lake.query("SELECT COUNT(*) FROM orders")
 
 Promise: aio.py's, from any number of threads at once. Ctrl-C ends the wait it meets; what was queued still goes out,
 unless the exception leaves the `with`, which closes at once.
@@ -12,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from dolake import errors
 from dolake.client import aio
@@ -29,12 +31,78 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-class LakeClient:
-    """One stream of changes to one lake. Made by connect(); use it with `with`."""
+def _waiting(
+    method: Callable[Concatenate[aio.LakeClient, P], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Reading, P], Result]:
+    """The same method with the same parameters, that returns when the other one has."""
+
+    @functools.wraps(method)
+    def wait(client: Reading, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        with client._reading_loop() as loop:
+            return _result_of(method(client._lake, *args, **kwargs), loop)
+
+    return wait
+
+
+def _iterating(
+    method: Callable[Concatenate[aio.LakeClient, P], AsyncGenerator[Result, None]],
+) -> Callable[Concatenate[Reading, P], Iterator[Result]]:
+    """The same for a method whose results come one by one. Leaving the loop early ends the work on the server."""
+
+    @functools.wraps(method)
+    def iterate(client: Reading, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Result]:
+        results = method(client._lake, *args, **kwargs)
+
+        async def next_one() -> Result | None:
+            return await anext(results, None)
+
+        with client._reading_loop() as loop:
+            try:
+                while (result := _result_of(next_one(), loop)) is not None:
+                    yield result
+            finally:
+                _result_of(results.aclose(), loop)
+
+    return iterate
+
+
+class Reading:
+    """What a client can ask; see aio's. Outside `with` each call has a loop and a connection of its own."""
 
     def __init__(self, lake: aio.LakeClient) -> None:
         self._lake = lake
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    query = _waiting(aio.LakeClient.query)
+    query_batches = _iterating(aio.LakeClient.query_batches)
+    plan = _waiting(aio.LakeClient.plan)
+    cancel = _waiting(aio.LakeClient.cancel)
+    list_queries = _waiting(aio.LakeClient.list_queries)
+    list_tables = _waiting(aio.LakeClient.list_tables)
+    list_snapshots = _waiting(aio.LakeClient.list_snapshots)
+    get_schema = _waiting(aio.LakeClient.get_schema)
+    diff = _waiting(aio.LakeClient.diff)
+    rollback_to = _waiting(aio.LakeClient.rollback_to)
+    status = _waiting(aio.LakeClient.status)
+    health = _waiting(aio.LakeClient.health)
+
+    @contextmanager
+    def _reading_loop(self) -> Iterator[asyncio.AbstractEventLoop]:
+        if self._loop is not None:
+            yield self._loop
+        else:
+            loop, thread = _started_loop()
+            try:
+                yield loop
+            finally:
+                _stop_loop(loop, thread)
+
+
+class LakeClient(Reading):
+    """One lake, and one stream of changes to it. Made by connect(); it sends inside `with`, and asks without it too."""
+
+    def __init__(self, lake: aio.LakeClient) -> None:
+        super().__init__(lake)
         self._thread: threading.Thread | None = None
 
     def send(self, changes: ChangeLike | Iterable[ChangeLike]) -> Receipt:
@@ -60,14 +128,6 @@ class LakeClient:
         """Ask the server to publish now what is durable."""
         self._wait(self._lake.flush, reason)
 
-    def status(self) -> dict[str, Any]:
-        """The server's state and buffer, from GET /status."""
-        return self._wait(self._lake.status)
-
-    def health(self) -> dict[str, Any]:
-        """GET /health, also when the answer is that the server is not ready."""
-        return self._wait(self._lake.health)
-
     def on_persisted(self, callback: PersistedCallback) -> None:
         """Like aio's; the callback runs in the client's own thread and must not wait for this client."""
         self._lake.on_persisted(callback)
@@ -87,10 +147,7 @@ class LakeClient:
     def __enter__(self) -> Self:
         if self._thread is not None:
             raise errors.InvalidInput("this client was used before", hint="call connect() again")
-        ready: Future[asyncio.AbstractEventLoop] = Future()
-        self._thread = threading.Thread(target=_run_loop, args=(ready,), name="dolake client", daemon=True)
-        self._thread.start()
-        self._loop = ready.result()
+        self._loop, self._thread = _started_loop()
         try:
             self._wait(self._lake.__aenter__)
         except BaseException:
@@ -109,12 +166,7 @@ class LakeClient:
     def _wait(self, method: Callable[P, Coroutine[Any, Any, Result]], *args: P.args, **kwargs: P.kwargs) -> Result:
         if self._loop is None:
             raise errors.InvalidInput("the client is not open", hint="use it inside `with connect(...) as lake:`")
-        future = asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # matters for Ctrl-C, which ends the wait here and not the work there
-            raise
+        return _result_of(method(*args, **kwargs), self._loop)
 
     def _call_soon(self, function: Callable[[], None]) -> None:
         if self._loop is not None:
@@ -123,8 +175,28 @@ class LakeClient:
     def _stop(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join()
+            _stop_loop(loop, self._thread)
+
+
+def _result_of(work: Coroutine[Any, Any, Result], loop: asyncio.AbstractEventLoop) -> Result:
+    future = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # matters for Ctrl-C, which ends the wait here and not the work there
+        raise
+
+
+def _started_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    ready: Future[asyncio.AbstractEventLoop] = Future()
+    thread = threading.Thread(target=_run_loop, args=(ready,), name="dolake client", daemon=True)
+    thread.start()
+    return ready.result(), thread
+
+
+def _stop_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
 
 
 def _run_loop(ready: Future[asyncio.AbstractEventLoop]) -> None:

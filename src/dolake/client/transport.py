@@ -1,4 +1,4 @@
-"""The way to one server: addresses, headers, one WebSocket at a time, and GET. The only module here that knows aiohttp.
+"""The way to one server: addresses, headers, one WebSocket at a time, and the session in which http.py asks.
 
 From conversation.py and aio.py. Promise: whatever goes wrong on the way is raised as an error of our tree;
 `Interrupted` when it is worth another try.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -24,7 +25,6 @@ from dolake.wire.messages import NackMessage, ServerMessage, StatusMessage, deco
 logger = logging.getLogger("dolake.client")
 
 CLOSE_WAIT_S = 1.0
-HTTP_WAIT_S = 30.0
 
 
 class Interrupted(errors.ConnectionError):
@@ -110,8 +110,19 @@ class Transport:
         self._session = aiohttp.ClientSession(headers=self._headers)
 
     async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """The session that is open, or one for this use alone, so that a client is good for questions without being
+        opened, and leaves nothing behind that somebody would have to close."""
         if self._session is not None:
-            await self._session.close()
+            yield self._session
+        else:
+            async with aiohttp.ClientSession(headers=self._headers) as session:
+                yield session
 
     async def dial(self, timeout_s: float) -> Connection:
         assert self._session is not None
@@ -121,7 +132,7 @@ class Transport:
                     self.address.socket, timeout=ClientWSTimeout(ws_close=CLOSE_WAIT_S), decode_text=False
                 )
         except aiohttp.WSServerHandshakeError as error:
-            _raise_if_forbidden(error.status, self.address.socket)
+            raise_if_forbidden(error.status, self.address.socket)
             retry_after = error.headers.get("Retry-After", "") if error.headers else ""
             wait_ms = int(retry_after) * 1000 if retry_after.isdecimal() else 0
             raise Interrupted(f"{self.address.socket} answered HTTP {error.status}", wait_ms=wait_ms) from None
@@ -130,27 +141,6 @@ class Transport:
         except (aiohttp.ClientError, OSError) as error:
             raise Interrupted(f"{self.address.socket} cannot be reached: {error}") from None
         return Connection(socket)
-
-    async def get(self, path: str, *, is_any_status_fine: bool = False) -> dict[str, Any]:
-        """GET a JSON object below the base path."""
-        assert self._session is not None
-        url = self.address.http + path
-        try:
-            async with asyncio.timeout(HTTP_WAIT_S), self._session.get(url) as response:
-                status, data = response.status, await response.read()
-        except TimeoutError:
-            raise errors.ConnectionError(f"{url} did not answer within {HTTP_WAIT_S:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise errors.ConnectionError(f"{url} cannot be reached: {error}") from None
-        _raise_if_forbidden(status, url)
-        if status == 404:
-            raise errors.NotFound(f"{url} does not exist", hint="check the base path in the url")
-        if status != 200 and not is_any_status_fine:
-            raise errors.Unavailable(f"{url} answered HTTP {status}")
-        try:
-            return msgspec.json.decode(data, type=dict[str, Any])
-        except msgspec.DecodeError:
-            raise errors.Unavailable(f"{url} answered HTTP {status} without a JSON object") from None
 
 
 def error_of(nack: NackMessage) -> errors.DoLakeError:
@@ -201,7 +191,7 @@ def _decoded(data: bytes | str) -> ServerMessage | None:
         return None
 
 
-def _raise_if_forbidden(status: int, url: str) -> None:
+def raise_if_forbidden(status: int, url: str) -> None:
     if status in (401, 403):
         raise errors.InvalidInput(
             f"{url} refused this client (HTTP {status})", hint="pass the token that the server expects: token=..."

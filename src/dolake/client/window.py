@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import attrgetter
 
 from msgspec import Struct
@@ -137,6 +137,11 @@ class Window:
     def room(self) -> int:
         """How many changes may be put before somebody must wait; the last of them may be too many bytes."""
         return self._events_max - self._count if self._bytes < self._bytes_max else 0
+
+    def open_counts(self) -> dict[Ticket, int]:
+        """Whoever has changes here, and how many of his must be durable before all that are here now are."""
+        entries = chain(chain.from_iterable(batch.entries for batch in self._flight), self._waiting)
+        return {ticket: ticket.queued_count for ticket in dict.fromkeys(map(_ticket_of, entries))}
 
     def put(self, ticket: Ticket, events: Sequence[tuple[int, bytes]]) -> None:
         """Line up some changes, each with its sequence. Asking for `room` before is the caller's part."""

@@ -6,6 +6,7 @@ once, and only if its row differs in one of the user's columns or in what did no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,16 +54,18 @@ def diff_sql(before: Relation, after: Relation) -> str:
     keys = (KEY, SOURCE) if SOURCE in before.hidden else (KEY,)
     joined = " AND ".join(f"old.{quoted(key)} = new.{quoted(key)}" for key in keys)
     compared = [*columns, RESCUED]
-    differs = [f"{_side('old', before, each)} IS DISTINCT FROM {_side('new', after, each)}" for each in compared]
+    sides = {each: (_side("old", before, each, "new"), _side("new", after, each, "old")) for each in compared}
+    differs = [f"{old} IS DISTINCT FROM {new}" for old, new in sides.values()]
     named = ", ".join(
         f"CASE WHEN {differ} THEN {literal(each)} END" for each, differ in zip(compared, differs, strict=True)
     )
     key = quoted(KEY)
+    old_row, new_row = (_packed({each: pair[at] for each, pair in sides.items()}) for at in (0, 1))
     return (
         f"SELECT CASE WHEN old.{key} IS NULL THEN 'added' WHEN new.{key} IS NULL THEN 'removed' ELSE 'changed' END "  # noqa: S608
         f"AS kind, coalesce(old.{key}, new.{key}) AS key, "
-        f"CASE WHEN old.{key} IS NOT NULL THEN {_packed('old', before, columns)} END AS before, "
-        f"CASE WHEN new.{key} IS NOT NULL THEN {_packed('new', after, columns)} END AS after, "
+        f"CASE WHEN old.{key} IS NOT NULL THEN {old_row} END AS before, "
+        f"CASE WHEN new.{key} IS NOT NULL THEN {new_row} END AS after, "
         f"CASE WHEN old.{key} IS NOT NULL AND new.{key} IS NOT NULL THEN "
         f"list_filter([{named}], lambda each: each IS NOT NULL) END AS columns "
         f"FROM ({before.sql}) AS old FULL JOIN ({after.sql}) AS new ON {joined} "
@@ -70,12 +73,12 @@ def diff_sql(before: Relation, after: Relation) -> str:
     )
 
 
-def _side(side: str, relation: Relation, column: str) -> str:
+def _side(side: str, relation: Relation, column: str, other: str) -> str:
+    """A column of this side; where it has none, nothing, with the type that the other side has."""
     has_it = column in relation.columns or column in relation.hidden
-    return f"{side}.{quoted(column)}" if has_it else "NULL"
+    return f"{side}.{quoted(column)}" if has_it else f"CASE WHEN false THEN {other}.{quoted(column)} END"
 
 
-def _packed(side: str, relation: Relation, columns: list[str]) -> str:
+def _packed(values: Mapping[str, str]) -> str:
     """The row as one value; what did not fit its columns comes with it."""
-    parts = [f"{quoted(each)} := {_side(side, relation, each)}" for each in (*columns, RESCUED)]
-    return f"struct_pack({', '.join(parts)})"
+    return f"struct_pack({', '.join(f'{quoted(name)} := {value}' for name, value in values.items())})"

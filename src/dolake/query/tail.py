@@ -316,7 +316,7 @@ class Tail:
     def reached(self) -> dict[str, int]:
         """The highest sequence of each source, as far as this process has seen it."""
         with self._lock:
-            return dict(self._sequences)
+            return {source: each for source, each in self._sequences.items() if not source.startswith("dolake.")}
 
     def prepare(self) -> None:
         """Do beforehand what the next question would have to."""

@@ -18,15 +18,16 @@ from aiohttp import web
 import dolake
 from dolake.catalog import rest as catalog_rest
 from dolake.catalog.rest import MethodNotAllowed, Unprocessable
-from dolake.errors import Conflict, DoLakeError, Forbidden, InvalidInput, NotFound, Unavailable
-from dolake.server import compaction, operations
+from dolake.errors import DoLakeError, InvalidInput, NotFound, Unavailable
+from dolake.query import rest as query_rest
+from dolake.server import compaction, operations, tables
 from dolake.server.lake import Lake
 from dolake.server.openapi import openapi
 from dolake.server.operations import LAKE, json_response
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-ROUTES = [*operations.ROUTES, *compaction.ROUTES]
+ROUTES = [*operations.ROUTES, *compaction.ROUTES, *tables.ROUTES, *query_rest.ROUTES]
 CATALOG_BODY_MAX_BYTES = 64 * 1024 * 1024
 """A commit can carry the whole history of a table; other requests are small."""
 
@@ -35,6 +36,7 @@ def build_app(lake: Lake) -> web.Application:
     """All routes of the server, at the root and again under the base path."""
     app = web.Application(middlewares=[errors_as_json, refuse_foreign_origins])
     app[LAKE] = lake
+    app[query_rest.PROCESS] = lake.query_process
     for base in dict.fromkeys(("", lake.settings.current.server.base_path)):
         app.router.add_get(base or "/", front_door)
         if base:
@@ -150,18 +152,8 @@ def _status_of(error: DoLakeError) -> int:
             return 422
         case MethodNotAllowed():
             return 405
-        case InvalidInput():
-            return 400
-        case Forbidden():
-            return 403
-        case NotFound():
-            return 404
-        case Conflict():
-            return 409
-        case Unavailable():
-            return 503
         case _:
-            return 500
+            return query_rest.status_of(error)
 
 
 def _error(

@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 from dolake.catalog.catalog import Catalog
 from dolake.crashpoints import reach
-from dolake.errors import Damaged, Unavailable
+from dolake.errors import Conflict, Damaged, Unavailable
 from dolake.journal.embedded import EmbeddedJournal, open_journal
 from dolake.positions import Position
 from dolake.receiver.endpoint import Receiver
 from dolake.receiver.progress import Progress, Tail
 from dolake.server.home import Home
+from dolake.server.query_process import QueryProcess
 from dolake.server.spark_process import SparkProcess
 from dolake.settings import Settings, SettingsStore
 from dolake.wire.messages import ServerState
@@ -44,6 +45,8 @@ class Lake:
         self._is_closed = False
         self.pipeline: SparkProcess | None = None
         """None until the server listens, and for good where the settings say so."""
+        self.query: QueryProcess | None = None
+        """The same."""
 
     @property
     def receiver(self) -> Receiver:
@@ -121,6 +124,18 @@ class Lake:
         self.pipeline = SparkProcess(self.home, self.settings, self.progress, self.catalog, url, self.clock_ms)
         return self.pipeline
 
+    def start_query(self) -> QueryProcess:
+        """Questions are answered from the moment the tables and the journal can be read."""
+        self.query = QueryProcess(self.home, self.settings)
+        return self.query
+
+    def query_process(self) -> QueryProcess:
+        """For the routes that ask it."""
+        if self.query is None:
+            assert self.receiver, "raises while the journal is recovered"
+            raise Conflict("queries are off", hint="set query.enabled and start again")
+        return self.query
+
     async def close(self) -> None:
         """In the direction of the data: close the door, make durable, publish, let go."""
         if self._is_closed:
@@ -131,6 +146,8 @@ class Lake:
             await self._receiver.close(wait_ms)
         if self.pipeline:
             await self.pipeline.stop(wait_ms)
+        if self.query:
+            await self.query.stop()
         if self._receiver:
             await self._receiver.journal.close()
         if self._catalog:

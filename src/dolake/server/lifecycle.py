@@ -73,6 +73,8 @@ async def _run(lake: Lake, url: str, stopping: asyncio.Event, on_ready: Callable
         async with asyncio.TaskGroup() as tasks:
             if lake.settings.current.pipeline.enabled:
                 tasks.create_task(lake.start_pipeline(url).supervise())
+            if lake.settings.current.query.enabled:
+                tasks.create_task(lake.start_query().supervise())
             lake.home.write_address(url, dolake.__version__)
             on_ready(url)
             await stopping.wait()

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from dolake.receiver.stats import ACK_BUCKETS_S
 from dolake.server.lake import Lake
+from dolake.server.query_process import QUERY_STATES, SECONDS_BUCKETS, QueryStats
 from dolake.server.spark_process import PIPELINE_STATES, PipelineStats
 from dolake.server.upkeep import JobBoard
 
@@ -61,6 +62,8 @@ class _Figures(Collector):
         if lake.pipeline:
             yield from self._pipeline(lake.pipeline.stats)
             yield from self._upkeep(lake.pipeline.jobs)
+        if lake.query:
+            yield from self._query(lake.query.stats)
 
     def _receiver(self) -> Iterator[Metric]:
         receiver, stats = self._lake.receiver, self._lake.receiver.stats
@@ -74,7 +77,7 @@ class _Figures(Collector):
         yield _by_label("dolake_acks", "Acknowledgements sent.", "status", stats.ack_counts)
         yield _by_label("dolake_nacks", "Refusals sent.", "reason", stats.nack_counts)
         seconds = HistogramMetricFamily("dolake_ack_seconds", "From a batch's arrival to its acknowledgement.")
-        seconds.add_metric([], _cumulative(stats.ack_buckets), stats.ack_seconds)
+        seconds.add_metric([], _cumulative(ACK_BUCKETS_S, stats.ack_buckets), stats.ack_seconds)
         yield seconds
 
     def _journal(self) -> Iterator[Metric]:
@@ -135,6 +138,19 @@ class _Figures(Collector):
         what = "The longest that a publish waited for upkeep."
         yield GaugeMetricFamily("dolake_upkeep_waited_seconds_max", what, value=board.waited_max_ms / 1000)
 
+    def _query(self, stats: QueryStats) -> Iterator[Metric]:
+        what = "What the query process is doing."
+        yield _one_of("dolake_query_state", what, "state", QUERY_STATES, stats.state)
+        yield CounterMetricFamily("dolake_query_process_starts", "Starts of the process.", value=stats.start_count)
+        yield GaugeMetricFamily("dolake_query_running", "Queries at work.", value=stats.figures.running)
+        yield GaugeMetricFamily("dolake_query_queued", "Queries that wait.", value=stats.figures.queued)
+        what = "Memory of the query process."
+        yield GaugeMetricFamily("dolake_query_memory_bytes", what, value=stats.figures.memory_bytes)
+        yield _by_label("dolake_queries", "Questions by how they ended.", "outcome", stats.outcome_counts)
+        seconds = HistogramMetricFamily("dolake_query_seconds", "From a question to the end of its answer.")
+        seconds.add_metric([], _cumulative(SECONDS_BUCKETS, stats.seconds_counts), stats.seconds)
+        yield seconds
+
 
 def _one_of(name: str, what: str, label: str, names: tuple[str, ...], current: str) -> Metric:
     family = GaugeMetricFamily(name, what, labels=[label])
@@ -150,9 +166,9 @@ def _by_label(name: str, what: str, label: str, counts: dict[str, int]) -> Metri
     return family
 
 
-def _cumulative(counts: list[int]) -> list[tuple[str, float]]:
+def _cumulative(bounds: tuple[float, ...], counts: list[int]) -> list[tuple[str, float]]:
     total, buckets = 0, []
-    for bound, count in zip((*ACK_BUCKETS_S, float("inf")), counts, strict=True):
+    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
         total += count
         buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
     return buckets

@@ -16,7 +16,8 @@ from aiohttp import web
 
 import dolake
 from dolake.catalog import rest
-from dolake.server import compaction, operations
+from dolake.query import rest as query_rest
+from dolake.server import compaction, operations, tables
 from dolake.server.operations import json_response
 
 Schema = dict[str, Any]
@@ -24,6 +25,7 @@ Handler = Callable[..., Any]
 _TEXT: Schema = {"type": "string"}
 _FLAG: Schema = {"type": "boolean"}
 _OBJECT: Schema = {"type": "object"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
 _LEVELS: Schema = {"type": "array", "items": _TEXT, "minItems": 1}
 _TEXT_MAP: Schema = {"type": "object", "additionalProperties": _TEXT}
 
@@ -55,9 +57,26 @@ _TABLE = _body(
 )
 _VIEW = _body({"name": _TEXT, "schema": _STRUCT, "view-version": _OBJECT}, location=_TEXT, properties=_TEXT_MAP)
 
+_MOMENT: dict[str, Schema] = {
+    "asOf": _TEXT,
+    "snapshotId": _TEXT,
+    "partition": _OBJECT,
+    "minPosition": _COUNT,
+    "limit": _COUNT,
+    "timeoutMs": _COUNT,
+    "namespace": _TEXT,
+}
 _BODIES: dict[Handler, Schema] = {
     operations.change_settings: _OBJECT,
     compaction.run_job: _body(namespace=_TEXT, table=_TEXT, partitions=_list_of(_TEXT), kinds=_list_of(_TEXT)),
+    query_rest.query: _body(
+        {"sql": _TEXT}, **_MOMENT, params={"type": "array"}, format={"enum": ["json", "csv", "arrow"]}
+    ),
+    query_rest.plan_query: _body(
+        None, **_MOMENT, sql=_TEXT, params={"type": "array"}, where=_TEXT, columns=_list_of(_TEXT)
+    ),
+    query_rest.diff: _body({"table": _TEXT, "from": _TEXT}, to=_TEXT, namespace=_TEXT, limit=_COUNT, timeoutMs=_COUNT),
+    tables.roll_back: _body(snapshotId=_TEXT, asOf=_TEXT),
     rest.create_namespace: _body({"namespace": _LEVELS}, properties=_TEXT_MAP),
     rest.update_namespace: _body(updates=_TEXT_MAP, removals=_list_of(_TEXT)),
     rest.create_table: _TABLE,
@@ -75,6 +94,9 @@ _BODIES: dict[Handler, Schema] = {
 _PAGE: dict[str, Schema] = {"pageToken": _TEXT, "pageSize": {"type": "integer", "minimum": 1}}
 _QUERIES: dict[Handler, dict[str, Schema]] = {
     compaction.list_candidates: {"namespace": _TEXT, "table": _TEXT},
+    tables.all_tables: _PAGE | {"changes": _FLAG},
+    tables.all_snapshots: {"limit": _COUNT, "changes": _FLAG},
+    tables.table_snapshots: {"limit": _COUNT},
     rest.config: {"warehouse": _TEXT},
     rest.list_namespaces: _PAGE | {"parent": _TEXT},
     rest.list_tables: _PAGE,
@@ -95,6 +117,7 @@ _WITHOUT_CONTENT = {
     rest.has_view,
     rest.drop_view,
     rest.rename_view,
+    query_rest.cancel_query,
 }
 
 _LATER = {compaction.run_job, compaction.run_auto}
@@ -112,7 +135,7 @@ async def openapi(request: web.Request) -> web.Response:
 def openapi_document(base_path: str) -> dict[str, Any]:
     """The whole document. Every path is also served below the base path."""
     served: list[tuple[str, str, Handler]] = [("GET", "/openapi.json", openapi)]
-    served += [*operations.ROUTES, *compaction.ROUTES]
+    served += [*operations.ROUTES, *compaction.ROUTES, *tables.ROUTES, *query_rest.ROUTES]
     served += [(method, f"/v1{path}", handler) for method, path, handler in rest.ROUTES]
     paths: dict[str, dict[str, Any]] = {}
     seen: Counter[str] = Counter()

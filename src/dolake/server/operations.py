@@ -78,6 +78,7 @@ async def status(request: web.Request) -> web.Response:
     lags = lake.progress.tables.lags(lake.clock_ms())
     body["lag"] = {table: dataclasses.asdict(lag) for table, lag in sorted(lags.items())}
     body["pipeline"] = lake.pipeline.stats.as_json() if lake.pipeline else {"state": "off"}
+    body["query"] = lake.query.stats.as_json() if lake.query else {"state": "off"}
     if reason := _why_not_ready(lake):
         body["reason"] = reason
     return json_response(body)

@@ -291,6 +291,30 @@ class CatalogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     location_roots: Annotated[tuple[str, ...], _LOCATION_ROOTS] = ()
 
 
+class QuerySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The process that answers SQL, and what one query may take."""
+
+    enabled: Annotated[bool, _says("Run the process that answers SQL.", RESTART)] = True
+    timeout_ms: Annotated[int, _whole("Longest that a query runs which names no time of its own.", 1, MS_MAX)] = 60_000
+    timeout_max_ms: Annotated[int, _whole("Longest time that a query may name.", 1, MS_MAX)] = 600_000
+    memory_max_bytes: Annotated[
+        int, _whole("Most memory of all queries; what does not fit goes to disk.", 64 * MIB, BYTES_MAX, RESTART)
+    ] = GIB
+    tail_max_bytes: Annotated[
+        int, _whole("Most memory for changes that are not in the tables yet.", MIB, BYTES_MAX)
+    ] = 512 * MIB
+    spill_max_bytes: Annotated[int, _whole("Most disk for what does not fit into memory.", 0, BYTES_MAX, RESTART)] = (
+        10 * GIB
+    )
+    threads: Annotated[int, _whole("Threads that work on queries; 0 means one per core.", 0, 1_024, RESTART)] = 0
+    concurrency_max: Annotated[int, _whole("Most queries that run at a time; others wait.", 1, 1_000)] = 4
+    queue_max: Annotated[
+        int, _whole("Most queries that wait; at the bound there is `too_many_queries`.", 0, 100_000)
+    ] = 64
+    queue_wait_max_ms: Annotated[int, _whole("Longest that a query waits for its turn.", 0, MS_MAX)] = 10_000
+    rows_max: Annotated[int, _whole("Most rows of an answer; one that is cut says so.", 1, COUNT_MAX)] = 1_000_000
+
+
 DEFAULT_DOLAKE_CONFIG = DoLakeConfig()
 DEFAULT_RATE_LIMIT_CONFIG = RateLimitConfig()
 DEFAULT_COMPACTION_CONFIG = CompactionConfig()
@@ -307,6 +331,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     catalog: CatalogSettings = CatalogSettings()
     pipeline: PipelineSettings = PipelineSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
+    query: QuerySettings = QuerySettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +361,7 @@ ORDERS = (
     Order("rate_limit.max_payload_size", "server.message_size_max_bytes", "less than"),
     Order("compaction.min_files_to_compact", "compaction.max_files_to_compact"),
     Order("pipeline.retry_delay_ms", "pipeline.retry_delay_max_ms"),
+    Order("query.timeout_ms", "query.timeout_max_ms"),
     Order("journal.group_size_max_bytes", "journal.segment_size_bytes"),
     Order("journal.segment_size_bytes", "journal.size_max_bytes", "at most half of"),
 )

@@ -1,0 +1,190 @@
+"""What the lake says about itself: its tables, their snapshots and schemas, differences, plans, running queries.
+
+From reading.py, which decodes them from JSON; to the caller. A server that is newer may say more: what is not named
+here is left out.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from dolake.client.results import Column
+from dolake.client.rows import Row, layout_of
+from dolake.client.values import reader_of
+from dolake.positions import Position
+
+
+class _Said(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Anything that the server says."""
+
+
+class Table(_Said, frozen=True, rename="camel", kw_only=True):
+    """A table of the lake. `rows` and `updated_at` are those of the last publish."""
+
+    namespace: str
+    name: str
+    managed: bool = True
+    snapshot_id: str | None = None
+    updated_at: datetime | None = None
+    rows: int | None = None
+
+    @property
+    def full_name(self) -> str:
+        """With its namespace: `default.orders`."""
+        return f"{self.namespace}.{self.name}"
+
+
+class Snapshot(_Said, frozen=True, rename="camel", kw_only=True):
+    """A table at one moment. `position` says how far into the journal it reaches, `rows` how many a reader finds."""
+
+    snapshot_id: str
+    table: str
+    timestamp: datetime | None = None
+    operation: str | None = None
+    position: Position | None = None
+    added_records: int | None = None
+    deleted_records: int | None = None
+    total_records: int | None = None
+    rows: int | None = None
+    added_files: int | None = None
+    total_files: int | None = None
+    is_current: bool = False
+
+
+class Field(_Said, frozen=True, rename="camel", kw_only=True):
+    """A column of a table, with its Iceberg type."""
+
+    name: str
+    type: Any
+    id: int | None = None
+    required: bool = False
+
+
+class SchemaVersion(_Said, frozen=True, rename="camel", kw_only=True):
+    """The columns that a table had from `since` on."""
+
+    version: int
+    since: datetime | None = None
+    fields: list[Field] = []
+
+
+class TableSchema(_Said, frozen=True, rename="camel", kw_only=True):
+    """The columns of a table, and those that it had before."""
+
+    table: str
+    version: int
+    fields: list[Field] = []
+    versions: list[SchemaVersion] = []
+
+
+class Counts(_Said, frozen=True, rename="camel", kw_only=True):
+    """How many rows came, went and changed."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+
+
+class Rollback(_Said, frozen=True, rename="camel", kw_only=True):
+    """A table is as it was again; `position` is behind the changes that made it so."""
+
+    table: str
+    position: Position
+    changes: Counts = Counts()
+
+
+class ChangedRow(_Said, frozen=True, rename="camel", kw_only=True):
+    """One row before and after, and the columns that differ."""
+
+    key: str
+    before: Row
+    after: Row
+    columns: list[str] = []
+
+
+class Diff(_Said, frozen=True, rename="camel", kw_only=True):
+    """What is different in a table between two moments. `counts` has all of it, the lists at most `limit` each."""
+
+    table: str
+    from_: Any = msgspec.field(default=None, name="from")
+    to: Any = None
+    counts: Counts = Counts()
+    added: list[Row] = []
+    removed: list[Row] = []
+    changed: list[ChangedRow] = []
+    truncated: bool = False
+    columns: list[Column] = []
+
+
+class PrunedFile(_Said, frozen=True, rename="camel", kw_only=True):
+    """A data file that need not be opened, and why."""
+
+    file: str = ""
+    reason: str = ""
+
+
+class TablePlan(_Said, frozen=True, rename="camel", kw_only=True):
+    """What would be read of one table."""
+
+    table: str
+    snapshot_id: str | None = None
+    files: dict[str, int] = {}
+    bytes: dict[str, int] = {}
+    partitions: dict[str, list[Any]] = {}
+    reasons: list[PrunedFile] = []
+    tail_rows: int = 0
+
+
+class Plan(_Said, frozen=True, rename="camel", kw_only=True):
+    """How a question would be answered."""
+
+    engine: str = ""
+    tables: list[TablePlan] = []
+    sql: str = ""
+    warnings: list[str] = []
+
+
+class RunningQuery(_Said, frozen=True, rename="camel", kw_only=True):
+    """A question that is being answered; cancel() takes its `query_id`."""
+
+    query_id: str
+    sql: str = ""
+    started_at: datetime | None = None
+    elapsed_ms: int | float = 0
+    state: str = ""
+
+
+class TablePage(_Said, frozen=True, rename="camel", kw_only=True):
+    tables: list[Table]
+    next_page_token: str | None = None
+
+
+class SnapshotList(_Said, frozen=True, rename="camel", kw_only=True):
+    snapshots: list[Snapshot]
+
+
+class QueryList(_Said, frozen=True, rename="camel", kw_only=True):
+    queries: list[RunningQuery]
+
+
+def diff_of(data: bytes) -> Diff:
+    """A diff, its rows read by their columns' types where the server tells them."""
+    columns = {column.name: column for column in msgspec.json.decode(data, type=_Columns).columns}
+    readers = {name: read for name, column in columns.items() if (read := reader_of(column.type)) is not None}
+
+    def as_row(kind: type, found: Any) -> Any:
+        if kind is not Row:
+            raise NotImplementedError
+        values = [
+            readers[name](value) if value is not None and name in readers else value for name, value in found.items()
+        ]
+        return Row(layout_of(list(found)), values)
+
+    return msgspec.json.decode(data, type=Diff, dec_hook=as_row)
+
+
+class _Columns(msgspec.Struct):
+    columns: list[Column] = []

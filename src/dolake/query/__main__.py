@@ -1,0 +1,136 @@
+"""The query process: `python -m dolake.query`, started by the server and never by hand.
+
+From server/query_process.py, which says in the first line of stdin what there is to know (link.py has the words).
+Promise: it ends when stdin does, whatever it is doing, so it never outlives its server; all it writes is its scratch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import psutil
+
+from dolake.catalog.sqlite import SqliteStore
+from dolake.errors import DoLakeError
+from dolake.query.answering import Parts
+from dolake.query.engine import Engine
+from dolake.query.guard import parse
+from dolake.query.lake import LakeFiles, scratch_of
+from dolake.query.link import Figures, Follow, Ready, Report, Sections, Start, decode_word, to_line
+from dolake.query.planning import Planner
+from dolake.query.reader import LakeReader, open_reader
+from dolake.query.watch import Watch
+from dolake.query.worker import Worker, listening
+from dolake.storage.local import LocalStorage
+from dolake.telemetry import start_logging
+
+logger = logging.getLogger("dolake.query")
+
+_FIGURES_EVERY_S = 0.5
+_MEMORY_STEP_BYTES = 4 * 1024 * 1024
+_OOM_SCORE = 500
+"""Where the machine itself runs out of memory, Linux is to end this process and not the server."""
+
+
+def main() -> None:
+    # Whatever prints must not get between the reports.
+    reports = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the server, which lets us go
+    start = decode_word(sys.stdin.buffer.readline())
+    assert isinstance(start, Start), "the first word says how to start"
+    start_logging(start.log_level, start.log_format)
+    os.umask(0o077)  # neither the socket nor the scratch is for anybody else
+    Path(start.socket).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+    worker = Worker(start.settings.query)
+    try:
+        worker.parts, reader = open_parts(Path(start.home).resolve(), start.settings, worker.watch)
+        warm_up(worker.parts)
+    except DoLakeError as error:
+        logger.error("query process could not start", extra={"reason": str(error)})
+        sys.exit(1)
+    reader.start()
+    asyncio.run(_serve(worker, reader, start.socket, reports))
+
+
+async def _serve(worker: Worker, reader: LakeReader, socket: str, reports: BinaryIO) -> None:
+    loop = asyncio.get_running_loop()
+
+    def follow(settings: Sections) -> None:
+        worker.follow(settings.query)
+        reader.tail.bytes_max = settings.query.tail_max_bytes
+        reader.transaction_wait_max_ms = settings.lake.transaction_wait_max_ms
+
+    def listen() -> None:
+        try:
+            for line in sys.stdin.buffer:
+                word = decode_word(line)
+                assert isinstance(word, Follow)
+                loop.call_soon_threadsafe(follow, word.settings)
+        finally:
+            os._exit(0)  # the server is gone, and whoever waits for an answer with it
+
+    async with listening(worker, socket):
+        threading.Thread(target=listen, name="words", daemon=True).start()
+        _report(reports, Ready(round(1000 * (time.time() - psutil.Process().create_time()))))
+        await _tell_figures(worker, reports)
+
+
+def open_parts(home: Path, settings: Sections, watch: Watch) -> tuple[Parts, LakeReader]:
+    """What answers are made with, on an empty scratch folder."""
+    scratch = scratch_of(home)
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    warehouse = (home / settings.lake.r2_base_path).resolve()
+    roots = [Path(root).resolve() for root in settings.catalog.location_roots]
+    files = LakeFiles(SqliteStore(home / "catalog.db"), LocalStorage(warehouse, roots))
+    reader = open_reader(
+        home,
+        files,
+        has_source_in_key=settings.lake.key_scope == "source",
+        tail_max_bytes=settings.query.tail_max_bytes,
+        wait_max_ms=settings.lake.transaction_wait_max_ms,
+    )
+    return Parts(reader, Engine(settings.query, [warehouse, *roots], scratch, watch), Planner()), reader
+
+
+def warm_up(parts: Parts) -> None:
+    """What only the first question would pay for."""
+    sql = parse("SELECT count(*) AS n FROM (SELECT 1 AS x) AS t WHERE x = 1").bind([])
+    with parts.engine.start(sql) as running:
+        for _ in running.batches():
+            pass
+
+
+async def _tell_figures(worker: Worker, reports: BinaryIO) -> None:
+    """For as long as there is a server: what this process is doing, when that has changed."""
+    last: Figures | None = None
+    while True:
+        memory_bytes = worker.watch.resident_bytes() // _MEMORY_STEP_BYTES * _MEMORY_STEP_BYTES
+        figures = Figures(worker.slots.running, worker.slots.queued, memory_bytes)
+        if figures != last:
+            _report(reports, figures)
+            last = figures
+        await asyncio.sleep(_FIGURES_EVERY_S)
+
+
+def _report(reports: BinaryIO, report: Report) -> None:
+    with contextlib.suppress(BrokenPipeError):  # stdin says the same, and that ends us
+        reports.write(to_line(report))
+        reports.flush()
+
+
+if __name__ == "__main__":
+    main()

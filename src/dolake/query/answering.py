@@ -1,0 +1,251 @@
+"""The way of a question: read by the guard, its tables opened at one moment, run by DuckDB, told as bytes.
+
+From worker.py, in the query's own thread; through guard.py, reader.py and engine.py; to results.py. All of it blocks.
+Promise: whatever was opened for a question is closed with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from dolake.errors import InvalidSql
+from dolake.query.diff import diff_sql, side_of
+from dolake.query.engine import Engine, Params, Running
+from dolake.query.guard import parse
+from dolake.query.job import Job
+from dolake.query.partition import conditions_of, narrowed
+from dolake.query.planning import Planner, Table
+from dolake.query.question import CONTENT_TYPES, DiffQuestion, Format, PlanQuestion, Question
+from dolake.query.reader import Asked, Reference, Run, View
+from dolake.query.relation import Relation
+from dolake.query.results import Answer, arrow_pieces, csv_pieces, json_pieces
+from dolake.query.statement import Statement
+from dolake.query.values import json_values
+from dolake.query.watch import Stop
+from dolake.settings import QuerySettings
+from dolake.tables.layout import RESCUED
+from dolake.tables.names import split_table_name
+
+_WAIT_MAX_S = 10.0
+_DIFF_ROWS = 1_000
+_HEADER_LENGTH_MAX = 4_000
+_SHORT_FRESHNESS = ("position", "ageMs", "engine", "asOf", "tailRows", "files")
+_encode = msgspec.json.Encoder().encode
+
+
+class Reader(Protocol):
+    """Who can open a view: a LakeReader."""
+
+    def open(self, references: Sequence[Reference], asked: Asked, run: Run) -> View: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the query process answers with."""
+
+    reader: Reader
+    engine: Engine
+    planner: Planner
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A question that is ready to be run."""
+
+    statement: Statement
+    view: View
+    tables: Sequence[Table]
+    params: Params
+
+    @property
+    def relations(self) -> list[Relation]:
+        return [each.relation for each in self.tables]
+
+    @property
+    def sql(self) -> str:
+        return self.statement.bind(self.relations)
+
+    @property
+    def warnings(self) -> list[str]:
+        return list(dict.fromkeys([*self.view.warnings, *(text for each in self.relations for text in each.warnings)]))
+
+
+@contextlib.contextmanager
+def opened(parts: Parts, question: Question | PlanQuestion, stop: Stop, sql: str) -> Iterator[Opened]:
+    """Read the statement, and open its tables at one moment."""
+    statement = parse(sql, question.namespace)
+    params = checked_params(statement, question.params)
+    asked = Asked(_moment(question.as_of), question.snapshot_id, question.min_position, _wait_s(stop))
+    stop.check()
+    with contextlib.closing(parts.reader.open(statement.references, asked, _runner(parts.engine, stop))) as view:
+        stop.check()
+        relations = [view.relation(each) for each in statement.references]
+        wanted = conditions_of(relations, question.partition)
+        tables = [
+            Table(view, reference, narrowed(relation, conditions), conditions)
+            for reference, relation, conditions in zip(statement.references, relations, wanted, strict=True)
+        ]
+        stop.check()
+        yield Opened(statement, view, tables, params)
+
+
+def answer(parts: Parts, question: Question, settings: QuerySettings, form: Format, job: Job) -> None:
+    """All of it, up to the last byte."""
+    with opened(parts, question, job.stop, question.sql) as found:
+        arrow = _registered(found.relations)
+        with parts.engine.start(found.sql, found.params, arrow, stop=job.stop) as running:
+            freshness = found.view.freshness() | {"files": parts.planner.files_of(found.tables, found.params)}
+            told = Answer(job.id, running.columns, freshness, found.warnings, job.started_s)
+            job.tell({"Content-Type": CONTENT_TYPES[form], **_notes(form, freshness)})
+            for piece in _pieces(told, running, form, _rows_max(question.limit, settings)):
+                job.give(piece)
+
+
+def plan(parts: Parts, question: PlanQuestion, job: Job) -> None:
+    """What would be read, and why not more."""
+    with opened(parts, question, job.stop, question.statement()) as found:
+        tables = [parts.planner.plan_of(each, found.params) for each in found.tables]
+        _give_json(job, {"engine": "duckdb", "tables": tables, "sql": found.sql, "warnings": found.warnings})
+
+
+def difference(parts: Parts, question: DiffQuestion, settings: QuerySettings, job: Job) -> None:
+    """Rows added, removed and changed."""
+    namespace, table = _table_of(question)
+    sides = [side_of(namespace, table, each) for each in (question.from_, question.to)]
+    asked = Asked(min_position=question.min_position, timeout_s=_wait_s(job.stop))
+    with contextlib.closing(parts.reader.open(sides, asked, _runner(parts.engine, job.stop))) as view:
+        relations = [view.relation(each) for each in sides]
+        sql, arrow = diff_sql(*relations), _registered(relations)
+        with parts.engine.start(sql, None, arrow, stop=job.stop) as running:
+            if question.format == "lines":
+                job.tell({"Content-Type": "application/x-ndjson"})
+                for batch in running.batches():
+                    job.give(_lines(batch))
+            elif question.format == "arrow":
+                told = Answer(job.id, running.columns, view.freshness(), view.warnings, job.started_s)
+                job.tell({"Content-Type": CONTENT_TYPES["arrow"]})
+                for piece in arrow_pieces(told, told.cut(running.batches(), 2**62), running.schema):
+                    job.give(piece)
+            else:
+                told_json = {"table": f"{namespace}.{table}", "from": question.from_, "to": question.to}
+                limit = _DIFF_ROWS if question.limit is None else question.limit
+                _give_json(job, told_json | _differences(running, _rows_max(limit, settings)))
+
+
+def _lines(batch: pa.RecordBatch) -> bytes:
+    """Each difference as kind, key, the row before and the row after, on a line of its own."""
+    rows = zip(*(column.to_pylist() for column in batch.columns[:4]), strict=True)
+    return b"".join(_encode(row) + b"\n" for row in rows)
+
+
+def _table_of(question: DiffQuestion) -> tuple[str, str]:
+    if "." not in question.table:
+        return question.namespace, question.table
+    levels, name = split_table_name(question.table)
+    return ".".join(levels), name
+
+
+def _differences(running: Running, rows_max: int) -> dict[str, Any]:
+    """How many there are of each kind, and the first of them."""
+    counts, kept = {"added": 0, "removed": 0, "changed": 0}, dict[str, list[Any]](added=[], removed=[], changed=[])
+    for batch in running.batches():
+        for kind, key, before, after, columns in zip(*map(json_values, batch.columns), strict=True):
+            counts[kind] += 1
+            if len(kept[kind]) < rows_max:
+                before, after = _row(before), _row(after)
+                changed = {"key": key, "before": before, "after": after, "columns": columns}
+                kept[kind].append(changed if kind == "changed" else before or after)
+    is_truncated = any(counts[kind] > len(rows) for kind, rows in kept.items())
+    columns = [
+        {"name": name, "type": str(kind), "nullable": True} for name, kind in running.fields_of(2) if name != RESCUED
+    ]
+    return {"counts": counts, **kept, "truncated": is_truncated, "columns": columns}
+
+
+def _row(row: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What did not fit its columns is shown where there is something."""
+    if row is not None and row.get(RESCUED) is None:
+        row.pop(RESCUED, None)
+    return row
+
+
+def _give_json(job: Job, value: dict[str, Any]) -> None:
+    job.tell({"Content-Type": CONTENT_TYPES["json"]})
+    job.give(_encode(value))
+
+
+def _pieces(told: Answer, running: Running, form: Format, rows_max: int) -> Iterator[bytes]:
+    batches = told.cut(running.batches(), rows_max)
+    match form:
+        case "json":
+            return json_pieces(told, batches)
+        case "csv":
+            return csv_pieces(told, batches)
+        case "arrow":
+            return arrow_pieces(told, batches, running.schema)
+
+
+def _notes(form: Format, freshness: Mapping[str, Any]) -> dict[str, str]:
+    """CSV has no room for it among its rows, and a header not for thousands of sources."""
+    if form != "csv":
+        return {}
+    text = json.dumps(freshness, separators=(",", ":"))
+    if len(text) > _HEADER_LENGTH_MAX:
+        text = json.dumps({name: freshness[name] for name in _SHORT_FRESHNESS if name in freshness})
+    return {"X-DoLake-Freshness": text}
+
+
+def checked_params(statement: Statement, params: list[Any] | dict[str, Any] | None) -> Params:
+    """The values that the statement asks for: all of them, and as it names them."""
+    wanted = statement.parameters
+    if wanted.kind == "none":
+        if params:
+            raise InvalidSql("there are values, but no parameter in the statement", hint="write ? or :name for each")
+        return ()
+    if wanted.kind == "positional":
+        given = len(params) if isinstance(params, list) else None
+        if given != wanted.count:
+            raise InvalidSql(f"the statement has {wanted.count} parameters", hint="send as many in a list: `params`")
+        return params or ()
+    if not isinstance(params, dict) or not set(wanted.names) <= params.keys():
+        raise InvalidSql(
+            f"the statement has the parameters {', '.join(wanted.names)}", hint="send them by name: `params`"
+        )
+    return {name: params[name] for name in wanted.names}
+
+
+def _registered(relations: Sequence[Relation]) -> dict[str, pa.Table]:
+    return {name: table for each in relations for name, table in each.arrow.items()}
+
+
+def _runner(engine: Engine, stop: Stop) -> Run:
+    """For the small questions of our own that come before the user's."""
+
+    def run(sql: str) -> list[tuple[Any, ...]]:
+        with engine.start(sql, stop=stop) as running:
+            return [
+                row
+                for batch in running.batches()
+                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            ]
+
+    return run
+
+
+def _moment(as_of: str | float | None) -> str | int | None:
+    return int(as_of) if isinstance(as_of, float) else as_of
+
+
+def _wait_s(stop: Stop) -> float:
+    return _WAIT_MAX_S if stop.timeout_ms is None else min(_WAIT_MAX_S, stop.timeout_ms / 1000)
+
+
+def _rows_max(limit: int | None, settings: QuerySettings) -> int:
+    return settings.rows_max if limit is None else min(limit, settings.rows_max)

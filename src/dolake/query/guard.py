@@ -1,0 +1,188 @@
+"""What SQL may say: one SELECT over tables of the lake, made of known parts and known functions.
+
+From answering.py, with what a user sent; to statement.py. DuckDB's own parser makes the tree (syntax.py); what is in it
+and not listed here or in functions.py is refused. Tables are replaced by marks, and DuckDB reads the result once more:
+what runs is the tree that was checked, with a relation where a table stood. DuckDB's own settings are the second wall
+(engine.py). Pure. Promise: parse() returns a statement that can name no file, no catalog, no setting and no function
+with an effect, or raises InvalidSql or ForbiddenSql, and nothing else.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from dolake.errors import ForbiddenSql, InvalidSql
+from dolake.query.functions import FUNCTIONS, SESSION_NAMES, TABLE_FUNCTIONS, TYPES, words
+from dolake.query.marking import Marking
+from dolake.query.spelling import Text, spell
+from dolake.query.statement import Filter, ParameterRef, Parameters, Reference, Statement
+from dolake.query.survey import Survey
+from dolake.query.syntax import Node, Unreadable, is_same, parts, read
+
+__all__ = ["Filter", "ParameterRef", "Parameters", "Reference", "Statement", "parse"]
+
+_KEPT_LENGTH_MAX = 10_000
+_ONLY_SELECT = "only a single SELECT can be asked"
+
+_EXPRESSIONS: dict[str, frozenset[str]] = {
+    "BETWEEN": frozenset(("COMPARE_BETWEEN", "COMPARE_NOT_BETWEEN")),
+    "CASE": frozenset(("CASE_EXPR",)),
+    "CAST": frozenset(("OPERATOR_CAST",)),
+    "COLLATE": frozenset(("COLLATE",)),
+    "COLUMN_REF": frozenset(("COLUMN_REF",)),
+    "COMPARISON": words(
+        """COMPARE_EQUAL COMPARE_NOTEQUAL COMPARE_LESSTHAN COMPARE_GREATERTHAN COMPARE_LESSTHANOREQUALTO
+        COMPARE_GREATERTHANOREQUALTO COMPARE_DISTINCT_FROM COMPARE_NOT_DISTINCT_FROM"""
+    ),
+    "CONJUNCTION": frozenset(("CONJUNCTION_AND", "CONJUNCTION_OR")),
+    "CONSTANT": frozenset(("VALUE_CONSTANT",)),
+    "FUNCTION": frozenset(("FUNCTION",)),
+    "LAMBDA": frozenset(("LAMBDA",)),
+    "OPERATOR": words(
+        """ARRAY_CONSTRUCTOR ARRAY_EXTRACT ARRAY_SLICE COMPARE_IN COMPARE_NOT_IN GROUPING_FUNCTION OPERATOR_COALESCE
+        OPERATOR_IS_NOT_NULL OPERATOR_IS_NULL OPERATOR_NOT OPERATOR_NULLIF OPERATOR_TRY OPERATOR_UNPACK
+        STRUCT_EXTRACT"""
+    ),
+    "PARAMETER": frozenset(("VALUE_PARAMETER",)),
+    "POSITIONAL_REFERENCE": frozenset(("POSITIONAL_REFERENCE",)),
+    "STAR": frozenset(("STAR",)),
+    "SUBQUERY": frozenset(("SUBQUERY",)),
+    "WINDOW": words(
+        """WINDOW_AGGREGATE WINDOW_CUME_DIST WINDOW_FILL WINDOW_FIRST_VALUE WINDOW_LAG WINDOW_LAST_VALUE WINDOW_LEAD
+        WINDOW_NTH_VALUE WINDOW_NTILE WINDOW_PERCENT_RANK WINDOW_RANK WINDOW_RANK_DENSE WINDOW_ROW_NUMBER"""
+    ),
+}
+_NODES = words(
+    """SELECT_NODE SET_OPERATION_NODE RECURSIVE_CTE_NODE
+    BASE_TABLE EMPTY EXPRESSION_LIST JOIN PIVOT SUBQUERY TABLE_FUNCTION
+    ORDER_MODIFIER LIMIT_MODIFIER LIMIT_PERCENT_MODIFIER DISTINCT_MODIFIER ORDER_DEFAULT ASCENDING DESCENDING
+    DECIMAL_TYPE_INFO LIST_TYPE_INFO STRUCT_TYPE_INFO ARRAY_TYPE_INFO STRING_TYPE_INFO UNBOUND_TYPE_INFO"""
+)
+"""Queries, what stands behind FROM, the rest of a query, and what types are made of."""
+
+
+def parse(sql: str, namespace: str = "default") -> Statement:
+    """Read a statement. Bare names are tables of this namespace."""
+    return _kept(sql, namespace) if len(sql) <= _KEPT_LENGTH_MAX else _parse(sql, namespace)
+
+
+def _parse(sql: str, namespace: str) -> Statement:
+    text = spell(sql)
+    try:
+        tree = _only_tree(read(text.sql))
+        _check(tree, text)
+        survey = Survey(namespace)
+        survey.take(tree)
+        marking = Marking(survey, text, tree)
+        marked = marking.apply()
+        _check_tables(tree, survey.common_names)
+        _check_same(marked, tree)
+    except Unreadable as error:
+        raise _refused(error, text) from error
+    except RecursionError as error:
+        raise InvalidSql("the statement is nested too deeply") from error
+    return Statement(marking.references, text.parameters, tuple(marking.pieces(marked)), frozenset(survey.common_names))
+
+
+_kept = lru_cache(maxsize=512)(_parse)
+
+
+def _only_tree(trees: list[Node]) -> Node:
+    if not trees:
+        raise InvalidSql("there is no statement", hint="send a SELECT")
+    if len(trees) > 1:
+        raise ForbiddenSql(_ONLY_SELECT, hint=f"there are {len(trees)} statements; send them one by one")
+    return trees[0]
+
+
+def _check_same(marked: str, tree: Node) -> None:
+    """DuckDB reads the text that will run, and finds the tree that was checked."""
+    try:
+        trees = read(marked)
+    except Unreadable as error:
+        raise InvalidSql("a table cannot stand here", hint="write SELECT ... FROM ...") from error
+    if len(trees) != 1 or not is_same(trees[0], tree):
+        raise InvalidSql("the statement cannot be read again as it was", hint="write it in a plainer way")
+
+
+def _refused(error: Unreadable, text: Text) -> InvalidSql | ForbiddenSql:
+    """DuckDB's words for it, with the place in the user's text."""
+    message = error.message
+    if message.startswith("Only SELECT") or "SELECT INTO" in message or "locking clause" in message:
+        return ForbiddenSql(
+            _ONLY_SELECT, hint="nothing can be changed here; a PIVOT must name its values with IN (...)"
+        )
+    if "NameListToString" in message:
+        return InvalidSql("a table's name has too many parts", hint='put the namespace into quotes: "a.b.c".orders')
+    if "expression depth" in message or message.startswith("memory exhausted"):
+        return InvalidSql("the statement is nested too deeply")
+    place = f", {text.line_and_column(error.position)}" if error.position is not None else ""
+    return InvalidSql(f"{message[:500]}{place}")
+
+
+# --- what is allowed --------------------------------------------------------------------------------------------------
+
+
+def _check(tree: Node, text: Text) -> None:
+    """Every part of the tree is one of those listed."""
+    for item in parts(tree):
+        if "class" in item:
+            _check_expression(item, item["type"], text)
+        elif "type_info" in item:
+            _check_type(item)
+        elif isinstance(item.get("type"), str):
+            _check_node(item, item["type"], text)
+
+
+def _check_expression(item: Node, kind: Any, text: Text) -> None:
+    if kind not in _EXPRESSIONS.get(item["class"], ()):
+        raise ForbiddenSql(f"{_words(kind)} cannot be used{_place_of(item, text)}")
+    if item["class"] in ("FUNCTION", "WINDOW"):
+        name = item["function_name"].lower()
+        if name not in FUNCTIONS and name not in TABLE_FUNCTIONS:
+            hint = "functions that compute something of numbers, texts, times, JSON and lists can"
+            raise ForbiddenSql(f"the function {name[:80]} cannot be used{_place_of(item, text)}", hint=hint)
+    elif item["class"] == "COLUMN_REF" and len(item["column_names"]) == 1:
+        name = item["column_names"][0].lower()
+        if name in SESSION_NAMES:
+            raise ForbiddenSql(f"{name} cannot be used", hint=f"if it is a column, say of which table: o.{name}")
+
+
+def _check_type(item: Node) -> None:
+    name = item["id"]
+    if name == "UNBOUND":
+        info = item["type_info"] or {}
+        name = str(info.get("name", "")).upper() if not info.get("schema") and not info.get("catalog") else ""
+    if name not in TYPES:
+        raise ForbiddenSql(f"the type {name[:80] or 'of another catalog'} cannot be used")
+
+
+def _check_node(item: Node, kind: str, text: Text) -> None:
+    if kind == "SHOW_REF":
+        hint = "GET /v1/tables lists the tables, and /v1/tables/{namespace}/{table}/schema their columns"
+        raise ForbiddenSql("SHOW, DESCRIBE and SUMMARIZE cannot be used", hint=hint)
+    if kind not in _NODES:
+        raise ForbiddenSql(f"{_words(kind)} cannot be used{_place_of(item, text)}")
+    if kind == "TABLE_FUNCTION" and item["function"].get("function_name", "").lower() not in TABLE_FUNCTIONS:
+        name = str(item["function"].get("function_name"))[:80]
+        hint = f"behind FROM can stand tables, queries, and {', '.join(sorted(TABLE_FUNCTIONS))}"
+        raise ForbiddenSql(f"the function {name} cannot be used as a table{_place_of(item, text)}", hint=hint)
+    if kind == "PIVOT" and any(each.get("pivot_enum") or each.get("subquery") for each in item["pivots"]):
+        raise ForbiddenSql("a PIVOT must name its values", hint="write ON column IN (...)")
+
+
+def _check_tables(tree: Node, allowed: set[str]) -> None:
+    """What is left as a table is a WITH of the statement's own."""
+    for item in parts(tree):
+        if item.get("type") == "BASE_TABLE" and (item["table_name"].lower() not in allowed or item["catalog_name"]):
+            raise ForbiddenSql(f"{item['table_name'][:80]} cannot be used as a table here")
+
+
+def _words(kind: Any) -> str:
+    return str(kind).replace("_", " ")
+
+
+def _place_of(item: Node, text: Text) -> str:
+    index = text.index_at(item.get("query_location", -1))
+    return f", {text.place_of(index)}" if index is not None else ""

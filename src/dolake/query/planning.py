@@ -1,0 +1,125 @@
+"""Which files of its tables a question reads, and which it need not: for the plan, and for what an answer tells.
+
+From answering.py; plan.py knows the bounds of the files. DuckDB prunes by the same bounds when it runs the statement.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.manifest import DataFile
+
+from dolake.catalog.base import Name
+from dolake.query.engine import Params
+from dolake.query.lake import Json, LakeTable
+from dolake.query.plan import Condition, Manifests, PlannedFile, planned
+from dolake.query.reader import View
+from dolake.query.relation import Relation
+from dolake.query.statement import Filter, ParameterRef, Reference
+from dolake.tables.layout import CHANGES_SUFFIX
+
+_REASONS_MAX = 1_000
+_SNAPSHOTS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a question: how the statement names it, what it became, and what its partition wants of it."""
+
+    view: View
+    reference: Reference
+    relation: Relation
+    conditions: tuple[Condition, ...] = ()
+
+    def read(self) -> tuple[LakeTable, Json] | None:
+        """What is read: the table that is named, or that of its changes, and the snapshot; None for the tail alone."""
+        namespace = tuple(self.reference.namespace.split("."))
+        for name in (self.reference.table, self.reference.table + CHANGES_SUFFIX):
+            table = self.view.moment.tables.get(Name(namespace, name))
+            snapshot = table.find_snapshot(self.relation.snapshot_id) if table else None
+            if table and snapshot:
+                return table, snapshot
+        return None
+
+
+class _KeptManifests(Manifests):
+    """The files of the last snapshots, which never change: reading their list takes longer than many a query."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: OrderedDict[str, list[DataFile]] = OrderedDict()
+        self._keeping = threading.Lock()
+
+    def files(self, snapshot: Json) -> Iterator[DataFile]:
+        path = str(snapshot["manifest-list"])
+        with self._keeping:
+            found = self._kept.get(path)
+        if found is None:
+            found = list(super().files(snapshot))
+            with self._keeping:
+                self._kept[path] = found
+                while len(self._kept) > _SNAPSHOTS_MAX:
+                    self._kept.popitem(last=False)
+        return iter(found)
+
+
+class Planner:
+    """Counts files, for the plan and for answers."""
+
+    def __init__(self) -> None:
+        self._manifests = _KeptManifests()
+
+    def files_of(self, tables: Iterable[Table], params: Params) -> dict[str, int]:
+        """How many files were read and pruned, over all tables."""
+        files = [file for each in tables for file in self._planned(each, params)]
+        pruned = sum(file.reason is not None for file in files)
+        return {"read": len(files) - pruned, "pruned": pruned}
+
+    def plan_of(self, table: Table, params: Params) -> dict[str, Any]:
+        """One table of a plan."""
+        files, relation = self._planned(table, params), table.relation
+        kept = [file for file in files if file.reason is None]
+        pruned = [file for file in files if file.reason is not None]
+        return {
+            "table": relation.table,
+            "snapshotId": None if relation.snapshot_id is None else str(relation.snapshot_id),
+            "files": {"kept": len(kept), "pruned": len(pruned)},
+            "bytes": {"kept": _bytes_of(kept), "pruned": _bytes_of(pruned)},
+            "partitions": {"kept": _partitions_of(kept), "pruned": _partitions_of(pruned)},
+            "reasons": [{"file": file.path, "reason": file.reason} for file in pruned[:_REASONS_MAX]],
+            "tailRows": relation.tail_rows,
+        }
+
+    def _planned(self, table: Table, params: Params) -> Sequence[PlannedFile]:
+        found = table.read()
+        if found is None:
+            return ()
+        conditions = [each for filter_ in table.reference.filters if (each := _condition(filter_, params))]
+        return planned(self._manifests, *found, [*conditions, *table.conditions])
+
+
+def _condition(filter_: Filter, params: Params) -> Condition | None:
+    """With the values of the parameters; None where one is not known."""
+    try:
+        values = tuple(_value(each, params) for each in filter_.values)
+    except (KeyError, IndexError, ValueError):
+        return None
+    return Condition(filter_.column, filter_.op, values)
+
+
+def _value(value: Any, params: Params) -> Any:
+    if not isinstance(value, ParameterRef):
+        return value
+    return params[value.name] if isinstance(params, Mapping) else params[int(value.name) - 1]
+
+
+def _bytes_of(files: Sequence[PlannedFile]) -> int:
+    return sum(file.byte_count for file in files)
+
+
+def _partitions_of(files: Sequence[PlannedFile]) -> list[str]:
+    return sorted({file.partition for file in files if file.partition})

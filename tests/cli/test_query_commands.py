@@ -1,0 +1,418 @@
+"""The commands that ask: query, tables, snapshots, schema, diff and rollback, against a server on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from aiohttp import web
+from typer.testing import CliRunner, Result
+
+from dolake.cli.app import app
+from dolake.cli.moments import moment_of, place_of
+from dolake.errors import InvalidInput
+from tests.support.answering_lake import (
+    AnsweringLake,
+    answering_lake_in_a_thread,
+    arrow_answer,
+    arrow_bytes,
+    plain_answer,
+    refusal,
+)
+
+NOW = datetime(2025, 1, 14, 12, tzinfo=UTC)
+ROWS = pa.record_batch(
+    {
+        "id": pa.array([1, 2**60, None], pa.int64()),
+        "city": pa.array(["Oslo", 'a "b",\nc', ""], pa.string()),
+        "total": pa.array([Decimal("1.50"), None, Decimal("-20.00")], pa.decimal128(10, 2)),
+        "at": pa.array([NOW, None, NOW + timedelta(milliseconds=5)], pa.timestamp("us", "UTC")),
+        "tags": pa.array([["a", "b"], [], None], pa.list_(pa.string())),
+        "ok": pa.array([True, False, None], pa.bool_()),
+    }
+)
+
+
+@pytest.fixture
+def lake() -> Iterator[AnsweringLake]:
+    with answering_lake_in_a_thread({"POST /v1/query": arrow_answer(arrow_bytes(ROWS))}) as found:
+        yield found
+
+
+def dolake(lake: AnsweringLake, *arguments: object, typed: str | None = None) -> Result:
+    """Run it inside this process; processes are slow to start."""
+    environ: dict[str, str | None] = {name: None for name in os.environ if name.startswith("DOLAKE_")}
+    runner = CliRunner(env=environ | {"NO_COLOR": "1"})
+    return runner.invoke(app, [*map(str, arguments), "--url", lake.url], input=typed)
+
+
+def cells(text: str) -> list[list[str]]:
+    """What stands in each line of a table; columns are two spaces apart at least."""
+    return [line.split() for line in text.splitlines() if line.strip() and "─" not in line]
+
+
+# --- query -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_shown_as_a_table_and_its_facts_beside_it(lake: AnsweringLake) -> None:
+    answer = dolake(lake, "query", "SELECT * FROM orders")
+    assert answer.exit_code == 0
+    head, first, second, third = cells(answer.stdout)
+    assert head == ["id", "city", "total", "at", "tags", "ok"]
+    assert first == ["1", "Oslo", "1.50", "2025-01-14", "12:00:00Z", '["a","b"]', "true"]
+    assert second[:3] == ["1152921504606846976", "a", '"b",\\nc']
+    assert third[:2] == ["NULL", "-20.00"]
+    assert third[2:4] == ["2025-01-14", "12:00:00.005Z"]
+    lines = answer.stdout.splitlines()
+    assert lines[2].index("1") == lines[3].index("1152921504606846976") + 18, "numbers stand on the right"
+    assert "3 rows in" in answer.stderr
+    assert "position 1,200, 12 ms old; 3 files read, 9 left out, 14 rows from the journal" in answer.stderr
+    assert lake.bodies()[0]["limit"] == 1000
+
+
+def test_json_has_every_value_in_full(lake: AnsweringLake) -> None:
+    answer = dolake(lake, "query", "SELECT * FROM orders", "--format", "json")
+    assert json.loads(answer.stdout) == [
+        {
+            "id": 1,
+            "city": "Oslo",
+            "total": "1.50",
+            "at": "2025-01-14T12:00:00.000000Z",
+            "tags": ["a", "b"],
+            "ok": True,
+        },
+        {"id": str(2**60), "city": 'a "b",\nc', "total": None, "at": None, "tags": [], "ok": False},
+        {"id": None, "city": "", "total": "-20.00", "at": "2025-01-14T12:00:00.005000Z", "tags": None, "ok": None},
+    ]
+    assert answer.stdout.count("\n") == 3
+    assert "3 rows in" in answer.stderr
+    assert "limit" not in lake.bodies()[0]
+
+
+def test_csv_can_be_read_back(lake: AnsweringLake) -> None:
+    answer = dolake(lake, "query", "SELECT * FROM orders", "-f", "csv", "--limit", 10)
+    head, *rows = list(csv.reader(io.StringIO(answer.stdout_bytes.decode(), newline="")))
+    assert head == ["id", "city", "total", "at", "tags", "ok"]
+    assert rows[0] == ["1", "Oslo", "1.50", "2025-01-14T12:00:00.000000Z", '["a","b"]', "true"]
+    assert rows[1] == [str(2**60), 'a "b",\nc', "", "", "[]", "false"]
+    assert answer.stdout_bytes.splitlines()[-1].startswith(b',"",-20.00,')
+    assert lake.bodies()[0]["limit"] == 10
+
+
+@pytest.mark.parametrize(("form", "text"), [("json", "[]\n"), ("csv", "id,city,total,at,tags,ok\n")])
+def test_an_answer_without_rows_is_still_one(lake: AnsweringLake, form: str, text: str) -> None:
+    lake.answers["POST /v1/query"] = arrow_answer(arrow_bytes(ROWS.slice(0, 0)))
+    answer = dolake(lake, "query", "SELECT * FROM orders", "--format", form)
+    assert answer.stdout == text
+    assert "0 rows in" in answer.stderr
+
+
+def test_options_are_passed_on(lake: AnsweringLake) -> None:
+    dolake(lake, "query", "SELECT 1", "--snapshot", 7, "--timeout", 2)
+    dolake(lake, "query", "-", "--as-of", "2025-01-14 12:00", typed="SELECT\n 2")
+    first, second = lake.bodies()
+    assert (first["sql"], first["snapshotId"], first["timeoutMs"]) == ("SELECT 1", "7", pytest.approx(2000, abs=200))
+    assert (second["sql"], second["asOf"]) == ("SELECT\n 2", "2025-01-14T12:00:00.000000Z")
+
+
+@pytest.mark.parametrize(
+    ("sql", "given", "sent"),
+    [
+        ("SELECT ? + ?", ["1", "a=b"], ["1", "a=b"]),
+        ("SELECT $1", ["1"], ["1"]),
+        ("SELECT :day, '?'", ["day=2025-01-14"], {"day": "2025-01-14"}),
+        ("SELECT $day -- ?", ["day=a=b"], {"day": "a=b"}),
+    ],
+)
+def test_parameters_go_by_order_or_by_name(lake: AnsweringLake, sql: str, given: list[str], sent: Any) -> None:
+    dolake(lake, "query", sql, *(part for each in given for part in ("--param", each)))
+    assert lake.bodies()[0]["params"] == sent
+
+
+def test_a_parameter_without_a_name_is_refused_where_names_are_wanted(lake: AnsweringLake) -> None:
+    answer = dolake(lake, "query", "SELECT :day", "--param", "1")
+    assert answer.exit_code == 1
+    assert "name=value" in answer.stderr
+
+
+def test_warnings_and_cut_answers_are_told(lake: AnsweringLake) -> None:
+    data = arrow_bytes(
+        ROWS, notes={"warnings": ["orders has a column _operation of its own"]}, last={"truncated": True}
+    )
+    lake.answers["POST /v1/query"] = arrow_answer(data)
+    answer = dolake(lake, "query", "SELECT * FROM orders")
+    assert "warning: orders has a column _operation of its own" in answer.stderr
+    assert "3 rows in" in answer.stderr
+    assert "more that a limit cut off" in answer.stderr
+
+
+def test_what_is_in_a_row_cannot_steer_the_terminal(lake: AnsweringLake) -> None:
+    evil = pa.record_batch({"\x1b]0;x\x07": ["\x1b[2J\u202eoops", "[bold]x[/bold]"]})
+    lake.answers["POST /v1/query"] = arrow_answer(arrow_bytes(evil))
+    answer = dolake(lake, "query", "SELECT * FROM orders")
+    assert "\x1b" not in answer.stdout
+    assert "\\u001b[2J\\u202eoops" in answer.stdout
+    assert "[bold]x[/bold]" in answer.stdout
+
+
+def test_an_error_of_the_server_is_one_clear_line(lake: AnsweringLake) -> None:
+    lake.answers["POST /v1/query"] = refusal(404, "unknown_table", "there is no table x", "GET /v1/tables lists them")
+    answer = dolake(lake, "query", "SELECT * FROM x")
+    assert answer.exit_code == 1
+    assert answer.stderr.splitlines() == ["dolake: there is no table x", "        GET /v1/tables lists them"]
+
+
+def test_a_home_without_a_server_says_how_to_start_one(tmp_path: Path) -> None:
+    answer = CliRunner().invoke(app, ["query", "SELECT 1", "--home", str(tmp_path)])
+    assert answer.exit_code == 1
+    assert "no server runs on" in answer.stderr
+
+
+def test_the_server_of_a_home_is_asked(lake: AnsweringLake, tmp_path: Path) -> None:
+    (tmp_path / "server.json").write_text(json.dumps({"url": lake.url}))
+    assert CliRunner().invoke(app, ["query", "SELECT 1", "--home", str(tmp_path)]).exit_code == 0
+    assert lake.bodies()[0]["sql"] == "SELECT 1"
+
+
+def test_a_plan_says_what_would_be_read(lake: AnsweringLake) -> None:
+    plan = {
+        "engine": "duckdb",
+        "tables": [
+            {
+                "table": "default.orders",
+                "snapshotId": "7",
+                "files": {"kept": 3, "pruned": 9},
+                "bytes": {"kept": 1_500_000, "pruned": 9_000_000},
+                "reasons": [{"file": "a.parquet", "reason": "id: upper bound 5 < 7"}],
+                "tailRows": 12,
+            }
+        ],
+        "warnings": ["careful"],
+    }
+    lake.answers["POST /v1/query/plan"] = plain_answer(plan)
+    answer = dolake(lake, "query", "SELECT * FROM orders WHERE id = ?", "--plan", "--param", "7")
+    assert cells(answer.stdout)[1] == ["default.orders", "7", "3", "9", "1.5", "9.0", "12"]
+    assert "left out: a.parquet: id: upper bound 5 < 7" in answer.stdout
+    assert "warning: careful" in answer.stderr
+    assert lake.bodies("/v1/query/plan")[0]["params"] == ["7"]
+    as_json = json.loads(dolake(lake, "query", "SELECT 1", "--plan", "--format", "json").stdout)
+    assert as_json["tables"][0]["files"] == {"kept": 3, "pruned": 9}
+
+
+def test_signs_of_life_on_the_terminal_stay_out_of_the_answer(lake: AnsweringLake) -> None:
+    ours, theirs = os.openpty()
+    try:
+        command = [sys.executable, "-m", "dolake.cli", "query", "SELECT 1", "--format", "json", "--url", lake.url]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("DOLAKE_")}
+        answer = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=theirs, env=environ | {"TERM": "xterm"}, timeout=60, check=True
+        )
+        shown = os.read(ours, 100_000)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert len(json.loads(answer.stdout)) == 3
+    assert b"0:00:0" in shown
+    assert b"Oslo" not in shown
+
+
+def test_ctrl_c_cancels_the_query() -> None:
+    started, left = threading.Event(), threading.Event()
+
+    async def hang(request: web.Request) -> web.StreamResponse:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+        raise AssertionError
+
+    with answering_lake_in_a_thread({"POST /v1/query": hang}) as lake:
+        command = [sys.executable, "-m", "dolake.cli", "query", "SELECT 1", "--url", lake.url]
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert started.wait(30)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+        assert left.wait(10), "the server was told"
+    assert process.returncode == 130
+    assert stderr.splitlines() == ["cancelled"]
+
+
+# --- what there is ---------------------------------------------------------------------------------------------------
+
+
+def test_tables_are_listed(lake: AnsweringLake) -> None:
+    orders = {
+        "namespace": "default",
+        "name": "orders",
+        "managed": True,
+        "snapshotId": "7345",
+        "updatedAt": "2025-01-14T00:00:00.000Z",
+        "rows": 1234,
+    }
+    lake.answers["GET /v1/tables"] = plain_answer({"tables": [orders], "nextPageToken": None})
+    answer = dolake(lake, "tables")
+    assert cells(answer.stdout)[1] == ["default.orders", "1,234", "7345", "2025-01-14", "00:00:00Z"]
+    assert json.loads(dolake(lake, "tables", "--changes", "--json").stdout)[0] == orders | {
+        "updatedAt": "2025-01-14T00:00:00Z"
+    }
+    lake.answers["GET /v1/tables"] = plain_answer({"tables": []})
+    assert "no tables yet" in dolake(lake, "tables").stdout
+
+
+def test_snapshots_are_listed(lake: AnsweringLake) -> None:
+    snapshot = {
+        "snapshotId": "7345",
+        "table": "default.orders",
+        "timestamp": "2025-01-14T00:00:00.500Z",
+        "operation": "overwrite",
+        "position": 1200,
+        "addedRecords": 5,
+        "deletedRecords": 0,
+        "rows": 20,
+        "isCurrent": True,
+    }
+    listed = plain_answer({"snapshots": [snapshot]})
+    lake.answers["GET /v1/snapshots"] = lake.answers["GET /v1/tables/shop/orders/snapshots"] = listed
+    made = ["2025-01-14", "00:00:00.5Z"]
+    wanted = ["7345", "*", "default.orders", *made, "overwrite", "1,200", "20", "5", "0"]
+    assert cells(dolake(lake, "snapshots").stdout)[1] == wanted
+    assert cells(dolake(lake, "snapshots", "shop.orders", "--limit", 3).stdout)[1] == wanted
+    assert json.loads(dolake(lake, "snapshots", "--json").stdout)[0]["snapshotId"] == "7345"
+    assert [each.path for each in lake.asked][1] == "/v1/tables/shop/orders/snapshots?limit=3"
+
+
+def test_a_schema_shows_which_columns_came_and_went(lake: AnsweringLake) -> None:
+    def field(name: str, kind: Any) -> dict[str, Any]:
+        return {"id": 1, "name": name, "type": kind, "required": False}
+
+    tags = {"type": "list", "element-id": 5, "element": "string", "element-required": False}
+    schema = {
+        "table": "default.orders",
+        "version": 3,
+        "fields": [field("id", "long"), field("tags", tags)],
+        "versions": [
+            {"version": 1, "since": None, "fields": [field("id", "int"), field("old", "string")]},
+            {"version": 2, "since": None, "fields": [field("id", "long"), field("old", "string")]},
+            {"version": 3, "since": None, "fields": [field("id", "long"), field("tags", tags)]},
+        ],
+    }
+    lake.answers["GET /v1/tables/default/orders/schema"] = plain_answer(schema)
+    assert cells(dolake(lake, "schema", "orders").stdout)[1:] == [
+        ["id", "long", "2"],
+        ["tags", "list<string>", "3"],
+        ["old", "string", "1", "2"],
+        ["id", "int", "1", "1"],
+    ]
+    assert json.loads(dolake(lake, "schema", "orders", "--json").stdout)["version"] == 3
+
+
+# --- diff and rollback -----------------------------------------------------------------------------------------------
+
+
+def test_a_difference_is_shown_row_by_row(lake: AnsweringLake) -> None:
+    diff = {
+        "table": "default.orders",
+        "counts": {"added": 1, "removed": 1, "changed": 5},
+        "columns": [{"name": "id", "type": "BIGINT"}, {"name": "total", "type": "DECIMAL(5,2)"}],
+        "added": [{"id": 1, "total": "1.50"}],
+        "removed": [{"id": 2, "total": None}],
+        "changed": [
+            {
+                "key": "3",
+                "before": {"id": 3, "total": "1.00"},
+                "after": {"id": 3, "total": "2.00"},
+                "columns": ["total"],
+            }
+        ],
+        "truncated": True,
+    }
+    lake.answers["POST /v1/diff"] = plain_answer(diff)
+    answer = dolake(lake, "diff", "orders", "--from", "2025-01-14T00:00Z", "--to", "7345987345", "--limit", 1)
+    assert answer.exit_code == 0, answer.output
+    assert cells(answer.stdout) == [
+        ["id", "total"],
+        ["+", "1", "1.50"],
+        ["-", "2", "NULL"],
+        ["key", "column", "before", "after"],
+        ["~", "3", "total", "1.00", "2.00"],
+        ["1", "added,", "1", "removed,", "5", "changed"],
+    ]
+    assert "--limit shows more" in answer.stderr
+    assert lake.bodies("/v1/diff") == [
+        {"table": "orders", "from": "2025-01-14T00:00:00.000000Z", "to": {"snapshotId": "7345987345"}, "limit": 1}
+    ]
+    as_json = json.loads(dolake(lake, "diff", "orders", "--from", "1h", "--json").stdout)
+    assert as_json["changed"][0]["after"] == {"id": 3, "total": "2.00"}
+
+
+def test_a_rollback_asks_first(lake: AnsweringLake) -> None:
+    lake.answers["POST /v1/tables/default/orders/rollback"] = plain_answer(
+        {"table": "default.orders", "position": 70, "changes": {"added": 1, "removed": 2, "changed": 3}}
+    )
+    refused = dolake(lake, "rollback", "orders", "7345987345", typed="n\n")
+    assert refused.exit_code == 1
+    assert "the snapshot 7345987345?" in refused.output
+    assert not lake.asked
+    answer = dolake(lake, "rollback", "orders", "7345987345", typed="y\n")
+    assert "1 rows added, 2 removed, 3 changed; position 70" in answer.stdout
+    dolake(lake, "rollback", "orders", "2025-01-14T00:00Z", "--yes")
+    assert [each.body for each in lake.asked] == [
+        {"snapshotId": "7345987345"},
+        {"asOf": "2025-01-14T00:00:00.000000Z"},
+    ]
+
+
+# --- moments ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2025-01-13", datetime(2025, 1, 13, tzinfo=UTC)),
+        ("2025-01-13 10:00", datetime(2025, 1, 13, 10, tzinfo=UTC)),
+        ("2025-01-13T11:00:00.5+01:00", datetime(2025, 1, 13, 10, 0, 0, 500_000, tzinfo=UTC)),
+        ("5 minutes ago", NOW - timedelta(minutes=5)),
+        ("1h", NOW - timedelta(hours=1)),
+        ("1h30m", NOW - timedelta(minutes=90)),
+        ("-90 s", NOW - timedelta(seconds=90)),
+        ("an hour and 1.5 minutes ago", NOW - timedelta(minutes=61, seconds=30)),
+        ("2 Weeks ago", NOW - timedelta(weeks=2)),
+        ("yesterday", NOW - timedelta(days=1)),
+        ("today", NOW.replace(hour=0)),
+        (" now ", NOW),
+    ],
+)
+def test_a_moment_is_written_as_people_do(text: str, moment: datetime) -> None:
+    assert moment_of(text, NOW) == moment
+
+
+@pytest.mark.parametrize("text", ["", "ago", "5", "5 lightyears ago", "soon", "2025-13-01", "1 month ago"])
+def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(InvalidInput, match="5 minutes ago"):
+        moment_of(text, NOW)
+
+
+def test_many_digits_are_a_snapshot_and_eight_a_day() -> None:
+    assert place_of("7345987345987345987") == {"snapshot_id": "7345987345987345987"}
+    assert place_of("20250114") == datetime(2025, 1, 14, tzinfo=UTC)
