@@ -14,7 +14,7 @@ from dolake.query.lake import LakeTable
 from dolake.query.live import LiveTables, Scan
 from dolake.query.overlay import Overlay
 from dolake.query.sqltext import literal, moment, names, quoted, selected
-from dolake.query.tail import Cut, TableTail
+from dolake.query.table_tail import Cut, TableTail
 from dolake.tables.layout import BEFORE, changes_schema
 from dolake.tables.schema import OUR_NAMES, Columns, Field, StructType
 

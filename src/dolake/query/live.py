@@ -21,7 +21,7 @@ from dolake.keyindex.hashes import Hashes
 from dolake.query.lake import Json, LakeTable
 from dolake.query.overlay import Overlay, Overlays
 from dolake.query.sqltext import literal, names, quoted, selected
-from dolake.query.tail import Cut, TableTail, TailState
+from dolake.query.table_tail import Cut, TableTail, TailState
 from dolake.tables.layout import KEY, RESCUED, SOURCE
 from dolake.tables.schema import Columns, Field
 
@@ -170,8 +170,7 @@ class _Known:
 
     def _places(self, index: KeyIndexView, touched: Hashes) -> Places:
         """Look up only those keys that were not looked up before: between two publishes the answer stays."""
-        order = np.lexsort((touched.lo, touched.hi))
-        hi, lo = touched.hi[order], touched.lo[order]
+        hi, lo = touched  # ascending
         at, is_known = self._find(hi, lo)
         if not is_known.all():
             new = Hashes(hi[~is_known], lo[~is_known])
@@ -183,7 +182,7 @@ class _Known:
             self._position = np.concatenate([self._position, places.position])[sorting]
             at, is_known = self._find(hi, lo)
         if not is_known.all():  # two keys share half of their hash: ask for all of them
-            return index.look_up(Hashes(hi, lo))
+            return index.look_up(touched)
         return Places(self._file[at], self._position[at])
 
     def _find(self, hi: NDArray[np.uint64], lo: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

@@ -41,6 +41,7 @@ Json = dict[str, Any]
 Positions = Mapping[str, NDArray[np.uint32]]
 _ID = 1
 """Of the snapshot that a file of ours describes: nobody else ever sees it."""
+_LISTS_MAX = 64
 _FORMAT: Literal[2] = 2
 
 
@@ -58,6 +59,7 @@ class Overlays:
         self._folder = folder
         self._numbers = itertools.count(1)
         self._io = PyArrowFileIO()
+        self._lists: dict[str, list[ManifestFile]] = {}
 
     def plain(self, metadata: Json, snapshot: Json) -> Overlay:
         """A table as of one of its snapshots."""
@@ -69,13 +71,21 @@ class Overlays:
         deletes, manifest, manifests = (self._folder / f"{number}.{end}" for end in ("parquet", "m.avro", "l.avro"))
         _write_deletes(deletes, positions)
         entry = self._write_manifest(manifest, metadata, deletes, sum(map(len, positions.values())))
-        known = list(read_manifest_list(self._io.new_input(snapshot["manifest-list"])))
+        known = self._manifests_of(snapshot["manifest-list"])
         sequence = int(snapshot["sequence-number"]) + 1
         with write_manifest_list(_FORMAT, self._io.new_output(str(manifests)), _ID, None, sequence, "null") as writer:
             writer.add_manifests([*known, entry])
         return self._write(
             metadata, snapshot | {"sequence-number": sequence}, str(manifests), [deletes, manifest, manifests]
         )
+
+    def _manifests_of(self, location: str) -> list[ManifestFile]:
+        """Asked again and again between two publishes."""
+        if location not in self._lists:
+            while len(self._lists) >= _LISTS_MAX:
+                del self._lists[next(iter(self._lists))]
+            self._lists[location] = list(read_manifest_list(self._io.new_input(location)))
+        return self._lists[location]
 
     def _write(self, metadata: Json, snapshot: Json, manifest_list: str, others: list[Path]) -> Overlay:
         path = self._folder / f"{next(self._numbers)}.metadata.json"
@@ -131,9 +141,11 @@ def _write_deletes(path: Path, positions: Positions) -> None:
     """Sorted by file and position, as Iceberg wants it."""
     files = sorted(positions)
     numbers = np.repeat(np.arange(len(files), dtype=np.int32), [len(positions[file]) for file in files])
-    paths = pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(files, pa.string())).cast(pa.string())
+    paths = pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(files, pa.string()))
     rows = np.concatenate([np.sort(positions[file]) for file in files]).astype(np.int64)
-    pq.write_table(pa.table([paths, pa.array(rows)], schema=DELETES), path, compression="none")
+    schema = DELETES.set(0, DELETES.field(0).with_type(paths.type))  # written as it is, read as the text that it means
+    table = pa.table([paths, pa.array(rows)], schema=schema)
+    pq.write_table(table, path, compression="none", store_schema=False, use_dictionary=[DELETES.names[0]])
 
 
 def _remove(paths: list[Path]) -> None:

@@ -24,7 +24,8 @@ from dolake.query.overlay import Overlays
 from dolake.query.plan import Condition, Manifests, PlannedFile, planned
 from dolake.query.relation import Relation
 from dolake.query.sqltext import iso, literal, names, quoted
-from dolake.query.tail import Cut, Tail
+from dolake.query.table_tail import Cut
+from dolake.query.tail import Tail
 from dolake.query.time_travel import Past, begun_sql, oldest_sql, scan_past
 from dolake.tables.layout import CHANGES_SUFFIX, KEY, RESCUED
 from dolake.tables.names import plain_table_name

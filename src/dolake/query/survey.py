@@ -129,6 +129,7 @@ class Survey:
     def _with_common(self, node: Node, common: Common, outer: Scope | None) -> Common:
         for entry in node["cte_map"]["map"]:
             name, value = entry["key"].lower(), entry["value"]
+            # Should DuckDB ever see another scope than we do, the name must mean nothing to it: no view, and no file.
             if name.startswith(_FOREIGN_PREFIXES) or not name.replace(" ", "_").replace("-", "_").isidentifier():
                 raise ForbiddenSql(f"WITH cannot use the name {entry['key']!r}", hint="choose a plain name")
             hands_on = self._query(value["query"]["node"], common, outer) | _hidden_of(value["aliases"])
