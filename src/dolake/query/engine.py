@@ -222,7 +222,7 @@ class Running:
         return [(str(name), str(kind)) for name, kind in self._types[column].children]
 
     def _only_select(self, sql: str) -> duckdb.Statement:
-        """What DuckDB itself takes for one question: the guard reads SQL with another parser."""
+        """What DuckDB itself takes for one question, whatever came to be in the relations that the guard has put in."""
         statements = self._cursor.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise ForbiddenSql("only a single SELECT can be asked", hint="send one statement that reads")

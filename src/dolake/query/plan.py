@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -119,12 +119,15 @@ def _check_of(schema: Schema, condition: Condition) -> Callable[[DataFile], str 
             None if bounds is None or id_ not in bounds else from_bytes(type_, bounds[id_])
             for bounds in (file.lower_bounds, file.upper_bounds)
         )
-        return _reason(name, condition.operator, values, lower, upper)
+        return _reason(name, condition.operator, values, lower, upper, str(type_))
 
     return check
 
 
-def _reason(name: str, operator: Operator, values: Sequence[Any], lower: Any, upper: Any) -> str | None:
+def _reason(name: str, operator: Operator, values: Sequence[Any], lower: Any, upper: Any, type_: str) -> str | None:
+    def shown(value: Any) -> str:
+        return _shown(value, type_)
+
     if operator == "not_null" or not values:
         return None
     least, most = min(values), max(values)
@@ -133,20 +136,23 @@ def _reason(name: str, operator: Operator, values: Sequence[Any], lower: Any, up
         and upper is not None
         and (upper < least or (operator == ">" and upper <= least))
     ):
-        return f"{name}: upper bound {_shown(upper)} < {_shown(least)}"
+        return f"{name}: upper bound {shown(upper)} < {shown(least)}"
     if (
         operator in ("=", "in", "<", "<=")
         and lower is not None
         and (lower > most or (operator == "<" and lower >= most))
     ):
-        return f"{name}: lower bound {_shown(lower)} > {_shown(most)}"
+        return f"{name}: lower bound {shown(lower)} > {shown(most)}"
     if operator == "in" and lower is not None and upper is not None and not any(lower <= v <= upper for v in values):
-        return f"{name}: none of the values is between {_shown(lower)} and {_shown(upper)}"
+        return f"{name}: none of the values is between {shown(lower)} and {shown(upper)}"
     return None
 
 
-def _shown(value: Any) -> str:
-    return str(value)[:60]
+def _shown(value: Any, type_: str) -> str:
+    """As people write it."""
+    if type_ in ("timestamp", "timestamptz"):
+        return (datetime(1970, 1, 1) + timedelta(microseconds=value)).isoformat(sep=" ")  # noqa: DTZ001
+    return str(date.fromordinal(value + _EPOCH_DAY)) if type_ == "date" else str(value)[:60]
 
 
 def _as_stored(value: Any, type_: PrimitiveType) -> Any:

@@ -21,12 +21,13 @@ from dolake.query.history import scan_history
 from dolake.query.lake import Json, LakeFiles, LakeMoment, LakeTable, position_of
 from dolake.query.live import LiveTables, Scan
 from dolake.query.overlay import Overlays
+from dolake.query.past import Past
 from dolake.query.plan import Condition, Manifests, PlannedFile, planned
 from dolake.query.relation import Relation
 from dolake.query.sqltext import iso, literal, names, quoted
-from dolake.query.table_tail import Cut
+from dolake.query.table_tail import Cut, TableTail
 from dolake.query.tail import Tail
-from dolake.query.time_travel import Past, begun_sql, oldest_sql, scan_past
+from dolake.query.time_travel import begun_sql, oldest_sql, position_sql, scan_past
 from dolake.tables.layout import CHANGES_SUFFIX, KEY, RESCUED
 from dolake.tables.names import plain_table_name
 from dolake.tables.schema import OUR_NAMES, source_name
@@ -189,7 +190,7 @@ class View:
         """What the answer includes."""
         now_ms = time.time_ns() // 1_000_000
         return {
-            "position": self.position if self._shown_ms is None else self._shown,
+            "position": self.position if self._shown is None else self._shown,
             "ageMs": max(0, now_ms - self._shown_ms) if self._shown_ms is not None else self._held_ms(now_ms),
             "sources": {source: {"sequence": each} for source, each in self.reader.tail.reached().items()},
             "snapshots": {name: None if id_ is None else str(id_) for name, id_ in self._snapshots.items()},
@@ -230,7 +231,8 @@ class View:
         tail = self.reader.tail.table(plain)
         live = self.reader.live
         if cut is None:
-            scan = scan_history(live, changes, None, self._whole_cut(), until_ms=time_ms)
+            assert time_ms is not None
+            scan = scan_history(live, changes, None, self._whole_cut(), past=self._past(time_ms))
         else:
             scan = scan_history(live, changes, tail, cut)
         hidden, shown = ((), scan.own) if shows_all else (scan.own, ())
@@ -304,9 +306,11 @@ class View:
         named = ", ".join(f"{quoted(mine[each])} AS {quoted(each)}" for each in asked)
         return f"SELECT {kept}, {named} FROM ({sql})", tuple(asked)  # noqa: S608
 
-    def _named(self, reference: Reference, state: LakeTable | None, tail: Any) -> frozenset[str]:
+    def _named(self, reference: Reference, state: LakeTable | None, tail: TableTail | None) -> frozenset[str]:
         """The hidden columns that are named and are not the source's own."""
         columns = state.columns if state else ()
+        if tail and reference.hidden:
+            columns = tail.columns(columns)
         mine = {source_name(each.name) for each in columns} & reference.hidden & frozenset(OUR_NAMES)
         for each in sorted(name for name in mine if name):
             self.warnings.append(
@@ -359,14 +363,17 @@ class View:
     def _past(self, time_ms: int) -> Past:
         """With the transactions that were under way then; asked once for all tables of the question."""
         if time_ms not in self._begun:
-            overlays = [
-                self.reader.live.plain(each, snapshot)
+            found = [
+                (each, self.reader.live.plain(each, snapshot))
                 for each in self.moment.tables.values()
                 if each.is_ours and each.name.name.endswith(CHANGES_SUFFIX) and (snapshot := each.snapshot)
             ]
             wait_ms = self.reader.transaction_wait_max_ms
-            rows = self.run(begun_sql(overlays, time_ms, wait_ms)) if overlays else []
+            rows = self.run(begun_sql([overlay for _, overlay in found], time_ms, wait_ms)) if found else []
             self._begun[time_ms] = tuple((str(source), str(id_)) for source, id_ in rows)
+            starts = [position_of(each.snapshot_at(time_ms) or {}) for each, _ in found]
+            asked = [position_sql(each[1], start, time_ms) for each, start in zip(found, starts, strict=True)]
+            self._shown = max((int(self.run(sql)[0][0]) for sql in asked), default=0)
         return Past(time_ms, self._begun[time_ms])
 
     def _refuse_the_time_before(self, name: Name, changes: LakeTable | None, plain: str, time_ms: int) -> None:

@@ -108,6 +108,10 @@ class TableTail:
             with contextlib.suppress(Unavailable):
                 self._read(self._base)
 
+    def columns(self, base: Columns) -> Columns:
+        """Those of the table, and those that the tail brings."""
+        return self._read(base)
+
     def changes(self, base: Columns, cut: Cut) -> tuple[pa.Table, Columns]:
         """Every change in this part, as rows of the changes table, and the table's columns with those that are new."""
         self._asked_s = time.monotonic()

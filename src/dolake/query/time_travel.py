@@ -8,24 +8,17 @@ alone are folded from the beginning, so that expired snapshots cost time and los
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from dolake.positions import Position
 from dolake.query.lake import Json, LakeTable, position_of
 from dolake.query.live import LiveTables, Scan
 from dolake.query.overlay import Overlay
+from dolake.query.past import Past
 from dolake.query.sqltext import literal, moment, names, quoted, selected
 from dolake.tables.layout import KEY, SOURCE
 from dolake.tables.schema import Columns, Field
 
 _PREVIOUS = "_previous_key"
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """A time, and the transactions (source and id) that had begun by then and not ended."""
-
-    time_ms: int
-    begun: tuple[tuple[str, str], ...] = ()
 
 
 def scan_past(live: LiveTables, state: LakeTable, changes: LakeTable, past: Past) -> tuple[Scan, Json | None]:
@@ -70,6 +63,14 @@ def oldest_sql(changes: Overlay) -> str:
     return f"SELECT epoch_ms(min(_commit_timestamp)) FROM iceberg_scan({literal(changes.path)})"  # noqa: S608
 
 
+def position_sql(changes: Overlay, start: Position, time_ms: int) -> str:
+    """Asks how far the journal was at this time, as far as this table's changes from `start` on show it."""
+    return (
+        f"SELECT coalesce(max(_position) + 1, {start}) FROM iceberg_scan({literal(changes.path)}) "  # noqa: S608
+        f"WHERE _position >= {start} AND _commit_timestamp <= {moment(time_ms)}"
+    )
+
+
 def begun_sql(changes: Sequence[Overlay], time_ms: int, wait_max_ms: int) -> str:
     """Asks for transactions that have changes after this time, and may have some before it.
 
@@ -88,12 +89,8 @@ def _window(overlay: Overlay, changes: LakeTable, wanted: Columns, past: Past, s
     """The changes between the snapshot and that time."""
     extra = [name for name in ("_operation", "_position", _PREVIOUS) if name in changes.names]
     columns = ", ".join((selected((*changes.columns, *_texts(changes)), wanted), names(extra)))
-    where = [f"_position >= {start}", f"_commit_timestamp <= {moment(past.time_ms)}"]
-    where += [
-        f"(_transaction IS NULL OR NOT (_source = {literal(source)} AND _transaction = {literal(id_)}))"
-        for source, id_ in past.begun
-    ]
-    return f"SELECT {columns} FROM iceberg_scan({literal(overlay.path)}) WHERE {' AND '.join(where)}"  # noqa: S608
+    where = f"_position >= {start} AND {past.condition}"
+    return f"SELECT {columns} FROM iceberg_scan({literal(overlay.path)}) WHERE {where}"  # noqa: S608
 
 
 def _last(changes: LakeTable, keys: tuple[str, ...]) -> str:
