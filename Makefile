@@ -31,7 +31,7 @@ quick: $(STAMP) ## the fast tests: under a minute, no Spark
 	@$(BIN)/python -m pytest -q -m "not slow and not spark and not chaos" $(TEST_ARGS)
 
 test: $(STAMP) java ## every test but the chaos runs; what continuous integration runs
-	@$(BIN)/python -m pytest -q -m "not chaos" $(TEST_ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not chaos" $(TEST_ARGS)
 
 test-rck: $(STAMP) java ## Iceberg's REST compatibility kit against a running server (RCK=<path to its run-rck>)
 	@$(BIN)/python -m tools.run_rck $(RCK)
