@@ -263,7 +263,9 @@ def test_a_table_from_before_there_were_refs_gets_them_when_one_moves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "made"), [("statistics", statistics), ("partition-statistics", partition_statistics)], ids=str
+    ("key", "made"),
+    [("statistics", statistics), ("partition-statistics", partition_statistics)],
+    ids=["statistics", "partition-statistics"],
 )
 def test_a_snapshot_has_one_statistics_file_and_a_new_one_replaces_it(key: str, made: Any) -> None:
     metadata = commit(table(history=2), *({"action": f"set-{key}", key: made(id_)} for id_ in (1, 2)))

@@ -245,6 +245,10 @@ def test_000_how_many_orders_there_are_is_in_count(server: ServerProcess) -> Non
             result = await lake.query("SELECT COUNT(*) FROM orders")
             assert f"Total orders: {result.rows[0].count}" == "Total orders: 3"
             assert [column.name for column in result.columns] == ["count"]
+            inside = await lake.query(
+                "WITH counted AS (SELECT COUNT(*) FROM orders) SELECT count + 1 AS more FROM counted"
+            )
+            assert inside.rows[0].more == 4, "inside of a statement it has the same name"
 
     run(story(), _PATIENCE_S)
 
@@ -398,6 +402,20 @@ def test_004_a_field_is_added_without_a_migration_and_a_query_spans_both_schemas
     run(story(), _PATIENCE_S)
 
 
+def test_004_a_table_has_its_schema_as_soon_as_its_first_change_is_acknowledged(server: ServerProcess) -> None:
+    async def story() -> None:
+        async with shop_and_lake(server) as (things, iceberg):
+            await things.send(insert("Visitor", "1", name="Alice", email="alice@example.com"))
+            await things.send(insert("Visitor", "2", name="Bob", email="bob@example.com", phone="+1-555-0123"))
+            schema = await iceberg.get_schema("Visitor")
+            assert {field.name: field.type for field in schema.fields} == dict.fromkeys(
+                ("name", "email", "phone"), "string"
+            )
+            assert "default.Visitor" in {table.full_name for table in await iceberg.list_tables()}
+
+    run(story(), _PATIENCE_S)
+
+
 def test_004_a_month_of_orders_is_a_partition(server: ServerProcess) -> None:
     days = ["2023-12-31", "2024-01-01", "2024-01-15", "2024-01-31", "2024-02-01"]
 
@@ -488,6 +506,26 @@ def test_a_star_shows_the_users_columns_and_hidden_ones_are_there_when_named(ser
                 changes = await lake.query("SELECT * FROM people__changes WHERE _key = '7' AND city = 'Oslo'")
                 assert changes.rows[-1]["_operation"] in ("INSERT", "DELETE")
                 await asyncio.to_thread(flush, server)
+
+    run(story(), _PATIENCE_S)
+
+
+def test_a_table_that_begins_with_changes_without_columns_is_answered_for(server: ServerProcess) -> None:
+    """A source that was connected late sends deletes of rows that nobody has seen, and updates with old columns."""
+
+    async def story() -> None:
+        async with shop_and_lake(server) as (shop, lake):
+            for table, first in (("late", delete("late", "1")), ("bare", insert("bare", "1"))):
+                await shop.send(first)
+                keys = await lake.query(f"SELECT _key FROM {table}")  # noqa: S608 - our own names
+                assert [row["_key"] for row in keys] == ([] if table == "late" else ["1"])
+                assert (await lake.query(f"SELECT COUNT(*) FROM {table}")).rows[0].count == len(keys)  # noqa: S608
+                await shop.send(insert(table, "2", n=7))
+                found = await lake.query(f"SELECT n FROM {table} WHERE _key = '2'")  # noqa: S608
+                assert found.scalar() == 7
+            odd = update("odd", "1", before={"name": "only before"}, n=1, nothing=[])
+            await shop.send([odd, insert("odd", "2", n=2)])
+            assert (await lake.query("SELECT SUM(n) AS total FROM odd")).rows[0].total == 3
 
     run(story(), _PATIENCE_S)
 

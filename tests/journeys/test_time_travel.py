@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 
 from benchmarks.engines import duck_on
 from dolake.client import LakeClient, connect, create_lake_client
-from dolake.errors import InvalidInput, NoSuchMoment, NoSuchSnapshot
+from dolake.errors import InvalidInput, NoSuchMoment, NoSuchSnapshot, UnknownTable
 from tests.journeys.asking_support import (
     a_moment,
     answering_server,
@@ -31,6 +32,8 @@ from tests.journeys.asking_support import (
     refusal,
     update,
 )
+from tests.oracle.changes import TABLES, Group, examples, groups
+from tests.oracle.streams import Stream
 from tests.support.aio import run
 from tests.support.command import dolake
 from tests.support.server import ServerProcess
@@ -207,6 +210,60 @@ def test_sql_itself_can_name_the_moment_of_each_table(server: ServerProcess) -> 
     run(story(), _PATIENCE_S)
 
 
+def test_what_a_moment_showed_when_it_was_now_it_shows_for_ever(server: ServerProcess) -> None:
+    """With rows of every kind: new columns, nested ones, values that fit nowhere; and after a rollback to it."""
+    dice = random.Random(11)
+    streams = [Stream(f"random-{number}", "", dice, lambda: server.url) for number in range(2)]
+    changes = [
+        Group(each.steps, "none" if each.transaction == "none" else "ended") for each in examples(groups(), 60, 11)
+    ]
+    lake = create_lake_client(url=server.url)
+    seen: list[tuple[datetime, str, Rows]] = []
+
+    async def deliver(round_: int) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number, stream in enumerate(streams):
+                share = stream.cut(stream.number(changes[round_ * 2 + number :: 20], is_ended=False))
+                tasks.create_task(stream.deliver(share, pause_max_s=0.01, is_persisted=False))
+        moment = await a_moment()
+        for table in TABLES:
+            with suppress(UnknownTable):
+                seen.append((moment, table, await _all_of(lake, table)))
+
+    async def story() -> None:
+        for round_ in range(10):
+            await deliver(round_)
+        await asyncio.to_thread(flush, server)
+        for moment, table, rows in seen:
+            assert await _all_of(lake, table, as_of=moment) == rows, (table, moment)
+        for moment, table, rows in dice.sample(seen, 2):
+            rollback = await lake.rollback_to(table=table, as_of=moment)
+            again = await _all_of(lake, table, min_position=rollback.position)
+            assert again.keys() == rows.keys()
+            rescued = {key for found in (rows, again) for key, row in found.items() if "_rescued" in row}
+            for key in rows.keys() - rescued:  # what fitted nowhere may have found a place since
+                assert again[key] == rows[key], (table, moment, key)
+
+    run(story(), _PATIENCE_S)
+    assert_verified(server)
+
+
+Rows = dict[str, dict[str, Any]]
+
+
+async def _all_of(lake: LakeClient, table: str, **options: Any) -> Rows:
+    """The rows of a table by key, without nulls, which a column that came later has in all earlier rows."""
+    result = await lake.query(f"SELECT *, _key, _rescued FROM {table}", **options)  # noqa: S608 - our own names
+    rows = [{name: _without_nulls(value) for name, value in row.items() if value is not None} for row in dicts(result)]
+    return {str(row["_key"]): row for row in rows}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
 # --- history ---------------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +291,9 @@ def test_naming_a_change_column_reads_every_version_of_that_table_alone(server: 
             )
             assert dicts(joined) == [{"text": "b", "name": "Bob"}], "the other table shows its present"
             assert dicts(await shop.query("SELECT * FROM doc")) == []
+            (first,) = await shop.list_snapshots("doc")
+            early = await shop.query("SELECT text, _operation FROM doc", snapshot_id=first.snapshot_id)
+            assert dicts(early) == [{"text": "a", "_operation": "INSERT"}], "history up to that snapshot"
             count = await shop.query("SELECT COUNT(*) FROM doc WHERE _commit_timestamp <= NOW()")
             assert count.rows[0].count == 3
 

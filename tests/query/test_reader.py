@@ -103,6 +103,32 @@ def test_what_was_published_meanwhile_is_neither_lost_nor_doubled(lake: HandLake
         assert len(shown(asker.rows("items")[0])) == number + 1
 
 
+def test_a_publish_takes_nothing_from_a_view_that_is_being_made(lake: HandLake, asker: Asker) -> None:
+    lake.publish(insert("a", n=1))
+    lake.append(insert("b", n=2))
+    view = asker.view(named := Named("items"))
+    lake.publish(insert("c", n=3))
+    asker.reader.tail.follow(lake.store.published().position, asker.reader.tail.durable())  # as the follower does
+    assert shown(asker.fetch(view.relation(named))) == {"a": {"n": 1}, "b": {"n": 2}}
+    view.close()
+    assert set(shown(asker.rows("items")[0])) == {"a", "b", "c"}
+    assert asker.reader.tail.table("items") is None or not asker.reader.tail.table("items")._chunks  # type: ignore[union-attr]
+
+
+def test_a_new_table_gets_columns_after_changes_that_had_none(lake: HandLake, asker: Asker) -> None:
+    lake.append({"operation": "DELETE", "table": "items", "row_id": "a", "before": None})
+    assert not asker.rows("items")[0]
+    lake.append(insert("b", n=1))
+    assert shown(asker.rows("items")[0]) == {"b": {"n": 1}}
+
+
+def test_a_new_column_that_only_a_row_before_has_is_known(lake: HandLake, asker: Asker) -> None:
+    lake.append(insert("a", **{"n": 1, "": True}))
+    lake.append(update("a", {"n": 1, "old": "x"}, {"n": 2, "": False}))
+    rows = asker.rows("items")[0]
+    assert [(row["n"], row["old"], row["_rescued"]) for row in rows] == [(2, None, '{"":false}')]
+
+
 def test_shards_that_reuse_ids_have_rows_of_their_own(tmp_path: Path) -> None:
     lake = HandLake(tmp_path, has_source_in_key=True)
     lake.publish(insert("1", n=1), source="north")
@@ -166,6 +192,25 @@ def test_naming_a_column_of_a_change_shows_every_version(lake: HandLake, asker: 
     assert versions == [("INSERT", 1), ("UPDATE", 2), ("UPDATE", 3), ("DELETE", 3)]
     assert rows == asker.rows("items__changes")[0]
     assert not asker.rows("items")[0]
+
+
+def test_with_a_snapshot_the_versions_that_it_has_seen_are_shown(lake: HandLake, asker: Asker) -> None:
+    lake.publish(insert("a", n=1), update("a", {"n": 1}, {"n": 2}))
+    then = lake.metadata("default.items")["current-snapshot-id"]
+    lake.publish(update("a", {"n": 2}, {"n": 3}))
+    rows = asker.rows(Named("items", hidden=CHANGE), snapshot_id=then)[0]
+    assert sorted((row["_operation"], row["n"]) for row in rows) == [("INSERT", 1), ("UPDATE", 2)]
+
+
+def test_what_was_rescued_of_the_row_before_is_not_in_the_past_of_the_state(lake: HandLake, asker: Asker) -> None:
+    lake.publish(insert("a", n=1), insert("b", n=1))
+    lake.publish(update("a", {"n": 1, "": True}, {"n": 2}), update("b", {"n": 1, "": True}, {"n": 2, "": [1]}))
+    live = {row["_key"]: row["_rescued"] for row in asker.rows("items")[0]}
+    versions = asker.rows(Named("items", hidden=CHANGE))[0]
+    last_ms = round(max(row["_commit_timestamp"] for row in versions).timestamp() * 1000)
+    lake.publish(insert("c", n=1))
+    past = {row["_key"]: row["_rescued"] for row in asker.rows("items", as_of=last_ms)[0]}
+    assert past == live == {"a": None, "b": '{"":[1]}'}
 
 
 def test_a_sources_own_column_wins_over_history(lake: HandLake, asker: Asker) -> None:

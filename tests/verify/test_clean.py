@@ -163,3 +163,9 @@ def test_a_publish_while_we_read_is_left_for_the_next_time(lake: HandLake) -> No
     report = clean(lake.verify(progress=progress))
     assert (report.position, published) == (29, [31])
     assert clean(lake.verify()).position == 31
+
+
+def test_an_update_that_rescued_only_of_the_row_before_it_is_no_difference(empty: HandLake) -> None:
+    empty.publish(insert("a", n=1))
+    empty.publish(update("a", {"n": 1, "": True}, {"n": 2}))
+    clean(empty.verify())

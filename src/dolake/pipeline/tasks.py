@@ -152,7 +152,9 @@ def _metadata_of(events: list[RawEvent]) -> dict[int, EventMetadata]:
 def first_look(changes: Gathered, columns: Columns = ()) -> Seen:
     """What columns a table needs beside these. Unknown columns are read slowly, so a large batch is only sampled."""
     step = -(-len(changes.events) // _FIRST_LOOK_ROWS)
-    return read_rows([_image_of(event) for event in changes.events[::step]], columns).unknown
+    looked_at = changes.events[::step]
+    befores = [bytes(cast("Raw", event.before)) for event in looked_at if _has_before(event)]
+    return read_rows([*(_image_of(event) for event in looked_at), *befores], columns).unknown
 
 
 def _image_of(event: RawEvent) -> bytes:

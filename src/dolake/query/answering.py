@@ -122,6 +122,7 @@ def difference(parts: Parts, question: DiffQuestion, settings: QuerySettings, jo
     asked = Asked(min_position=question.min_position, timeout_s=_wait_s(job.stop))
     with contextlib.closing(parts.reader.open(sides, asked, _runner(parts.engine, job.stop))) as view:
         relations = [view.relation(each) for each in sides]
+        view.release()
         sql, arrow = diff_sql(*relations), _registered(relations)
         with parts.engine.start(sql, None, arrow, stop=job.stop) as running:
             if question.format == "lines":

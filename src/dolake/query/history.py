@@ -13,7 +13,6 @@ import pyarrow as pa
 from dolake.query.lake import LakeTable
 from dolake.query.live import LiveTables, Scan
 from dolake.query.overlay import Overlay
-from dolake.query.past import Past
 from dolake.query.sqltext import literal, names, quoted, selected
 from dolake.query.table_tail import Cut, TableTail
 from dolake.tables.layout import BEFORE, changes_schema
@@ -23,12 +22,12 @@ _numbers = itertools.count(1)
 
 
 def scan_history(
-    live: LiveTables, changes: LakeTable | None, tail: TableTail | None, cut: Cut, *, past: Past | None = None
+    live: LiveTables, changes: LakeTable | None, tail: TableTail | None, cut: Cut, *, where: str = ""
 ) -> Scan:
-    """All changes up to the cut's end, or up to a time that is before the tail."""
+    """All changes up to the cut's end, or those before the tail that meet a condition."""
     base = changes.columns if changes else ()
     snapshot = changes.snapshot if changes else None
-    rows, columns = tail.changes(base, cut) if tail and past is None else (None, base)
+    rows, columns = tail.changes(base, cut) if tail and not where else (None, base)
     own = _own_of(changes, columns)
     parts, arrow, overlays = list[str](), dict[str, pa.Table](), list[Overlay]()
     if changes is not None and snapshot is not None:
@@ -36,7 +35,7 @@ def scan_history(
         have = (*base, *_own_of(changes, base))
         parts.append(
             f"SELECT {selected(have, (*columns, *own))} FROM iceberg_scan({literal(overlays[0].path)})"  # noqa: S608
-            + (f" WHERE {past.condition}" if past else "")
+            + (f" WHERE {where}" if where else "")
         )
     if rows is not None:
         name = f"changes_{next(_numbers)}"

@@ -97,15 +97,20 @@ class LakeReader:
         for attempt in range(_TRIES):
             durable = self.tail.durable()
             moment = self._files.moment(wanted)
-            try:
-                self.tail.follow(moment.position, max(durable, moment.position))
-            except NotFound:  # published and trimmed meanwhile
-                if attempt == _TRIES - 1:
+            end = max(durable, moment.position)
+            if self.tail.pin(moment.position):
+                try:
+                    self.tail.follow(moment.position, end)
+                    return View(self, moment, end, self.tail.cut(moment.position, end), asked, run)
+                except NotFound:  # published and trimmed meanwhile
+                    self.tail.unpin(moment.position)
+                    if attempt == _TRIES - 1:
+                        raise
+                except BaseException:
+                    self.tail.unpin(moment.position)
                     raise
-                time.sleep(_TRY_AGAIN_S)
-                continue
-            return View(self, moment, max(durable, moment.position), asked, run)
-        raise AssertionError("the loop returns or raises")
+            time.sleep(_TRY_AGAIN_S)
+        raise Unavailable("the lake is published faster than it can be looked at", hint="ask again")
 
     def _wait_for(self, asked: Asked) -> None:
         """Until the position that the asker has seen is durable; it is at once, unless he asks the wrong lake."""
@@ -130,17 +135,22 @@ class LakeReader:
 
 @dataclass
 class View:
-    """One question's sight of the lake. Keep it until the answer is whole: its files go with it."""
+    """One question's sight of the lake. Keep it until the answer is whole: its files go with it.
+
+    Until `release` it holds the tail, so that a publish meanwhile takes nothing away from it.
+    """
 
     reader: LakeReader
     moment: LakeMoment
     position: Position
+    cut: Cut
     asked: Asked
     run: Run
     warnings: list[str] = field(default_factory=list)
     _scans: list[Scan] = field(default_factory=list)
     _snapshots: dict[str, int | None] = field(default_factory=dict)
     _begun: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    _is_holding: bool = True
     _shown: Position | None = None
     _shown_ms: int | None = None
     """Where the answer is about the past: what it shows, as far as that is known."""
@@ -160,9 +170,13 @@ class View:
             if state is None and tail is None:
                 raise self._unknown(name)
             snapshot_id = self._snapshot_id(reference, state if not is_changes else changes)
-            if snapshot_id is not None:
-                return self._at_snapshot(name, changes if is_changes else state, reference, snapshot_id)
             named = self._named(reference, state, tail)
+            if snapshot_id is not None:
+                is_history = is_changes or bool(named & CHANGE_NAMES)
+                found = state.find_snapshot(snapshot_id) if state and is_history and not is_changes else None
+                if found is not None:
+                    return self._history_up_to(name, changes, found, reference)
+                return self._at_snapshot(name, changes if is_changes else state, reference, snapshot_id)
             if is_changes or named & CHANGE_NAMES:
                 return self._history(name, changes, plain, reference, shows_all=is_changes)
             return self._state(name, state, changes, plain, reference)
@@ -199,7 +213,14 @@ class View:
             "tailRows": sum(scan.tail_rows for scan in self._scans),
         }
 
+    def release(self) -> None:
+        """All relations are made, and have what they need of the tail."""
+        if self._is_holding:
+            self._is_holding = False
+            self.reader.tail.unpin(self.moment.position)
+
     def close(self) -> None:
+        self.release()
         self._scans.clear()
 
     # --- the kinds of relations ---------------------------------------------------------------------------------------
@@ -232,11 +253,17 @@ class View:
         live = self.reader.live
         if cut is None:
             assert time_ms is not None
-            scan = scan_history(live, changes, None, self._whole_cut(), past=self._past(time_ms))
+            scan = scan_history(live, changes, None, self.cut, where=self._past(time_ms).condition)
         else:
             scan = scan_history(live, changes, tail, cut)
         hidden, shown = ((), scan.own) if shows_all else (scan.own, ())
         return self._related(name, scan, changes.snapshot if changes else None, hidden, reference, shown=shown)
+
+    def _history_up_to(self, name: Name, changes: LakeTable | None, snapshot: Json, reference: Reference) -> Relation:
+        """Every version that this snapshot of the state has seen."""
+        self._shown, self._shown_ms = position_of(snapshot), int(snapshot["timestamp-ms"])
+        scan = scan_history(self.reader.live, changes, None, self.cut, where=f"_position < {self._shown}")
+        return self._related(name, scan, changes.snapshot if changes else None, scan.own, reference)
 
     def _foreign(self, table: LakeTable, reference: Reference) -> Relation:
         """A table that somebody else writes: as it is, or as its snapshots have it."""
@@ -347,13 +374,10 @@ class View:
             raise _no_snapshot(Name(tuple(reference.namespace.split(".")), reference.table), id_)
         return id_ if table is not None and table.find_snapshot(id_) else None
 
-    def _whole_cut(self) -> Cut:
-        return self.reader.tail.cut(self.moment.position, self.position)
-
     def _cut_at(self, time_ms: int | None) -> Cut | None:
         """The part of the tail that shows this time; None where it is before the tail."""
         if time_ms is None:
-            return self._whole_cut()
+            return self.cut
         position = self.reader.tail.position_at(time_ms)
         if position is None or position < self.moment.position:
             return None
@@ -395,7 +419,7 @@ class View:
 
     def _held_ms(self, now_ms: int) -> int:
         """How long the oldest transaction waits that is left out; 0 where the answer has all that is durable."""
-        held = self._whole_cut().held
+        held = self.cut.held
         since = [self.reader.tail.time_of(start + 1) for _, start in held]
         return max((now_ms - each for each in since if each is not None), default=0)
 

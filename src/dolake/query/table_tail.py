@@ -171,26 +171,23 @@ class TableTail:
         if base != self._base:
             self._base, self._seen = base, Seen()
             self._unread()
+        has_looked_again = False
         for _ in range(_GROWS_MAX):
             columns = with_additions(base, grow(base, self._seen))
             if not self._pending.events:
                 return columns
-            if not base and not columns:
-                self._seen.merge(first_look(self._pending))
-                columns = with_additions(base, grow(base, self._seen))
             read = read_changes(self._pending, columns, _shape(columns), has_source_in_key=self.has_source_in_key)
             if isinstance(read, Wanting):
+                self._unread()
                 self._seen.merge(read.seen)
-                self._unread()
+                if not base:  # all values in view, so that a new table gets the types that the pipeline will give it
+                    self._seen.merge(first_look(self._pending))
                 continue
-            if columns != base and self._is_worth_another_look(read.rows):
+            if columns != base and not has_looked_again and self._is_worth_another_look(read.rows):
+                has_looked_again = True
                 self._unread()
-                self._seen = first_look(self._pending, base)
-                columns = with_additions(base, grow(base, self._seen))
-                again = read_changes(self._pending, columns, _shape(columns), has_source_in_key=self.has_source_in_key)
-                if isinstance(again, Wanting):
-                    continue
-                read = again
+                self._seen.merge(first_look(self._pending, base))
+                continue
             positions = np.array(self._pending.positions, np.int64)
             self._chunks.append(_Chunk(self._pending, read.rows, read.outcomes, read.change_of, positions))
             self._pending = Gathered()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,6 +43,8 @@ class Tail:
         self._sizes: list[int] = []
         self.byte_count = 0
         self._sequences: dict[str, int] = {}
+        self._pins: Counter[Position] = Counter()
+        """Where views begin that are still being made: what is behind it must stay."""
 
     def close(self) -> None:
         self._reader.close()
@@ -54,12 +57,26 @@ class Tail:
     def durable(self) -> Position:
         return self._reader.durable()
 
+    def pin(self, position: Position) -> bool:
+        """Keep all from here on until `unpin`; False where it is too late for that."""
+        with self._lock:
+            if self._end is not None and not self._start <= position:
+                return False
+            self._pins[position] += 1
+            return True
+
+    def unpin(self, position: Position) -> None:
+        with self._lock:
+            self._pins[position] -= 1
+            if not self._pins[position]:
+                del self._pins[position]
+
     def follow(self, committed: Position, to: Position) -> None:
         """Read on up to `to`, and let go of what is in the tables."""
         with self._lock:
-            if self._end is None or self._end < committed:
+            if self._end is None or (self._end < committed and not self._pins):
                 self._begin_at(committed)
-            self._forget(committed)
+            self._forget(min((committed, *self._pins)))
             assert self._end is not None
             if to <= self._end:
                 return

@@ -15,10 +15,16 @@ from dolake.query.live import LiveTables, Scan
 from dolake.query.overlay import Overlay
 from dolake.query.past import Past
 from dolake.query.sqltext import literal, moment, names, quoted, selected
-from dolake.tables.layout import KEY, SOURCE
+from dolake.tables.layout import BEFORE, KEY, RESCUED, SOURCE
 from dolake.tables.schema import Columns, Field
 
 _PREVIOUS = "_previous_key"
+# What a change rescued of the row before it is not in the state. A patch with null removes a name.
+_RESCUED_OF_STATE = (
+    f"CASE WHEN contains({quoted(RESCUED)}, {literal(quoted(BEFORE))}) AND json_valid({quoted(RESCUED)}) "
+    f"THEN nullif(json_merge_patch({quoted(RESCUED)}, {literal(f'{{{quoted(BEFORE)}: null}}')}), '{{}}') "
+    f"ELSE {quoted(RESCUED)} END"
+)
 
 
 def scan_past(live: LiveTables, state: LakeTable, changes: LakeTable, past: Past) -> tuple[Scan, Json | None]:
@@ -89,6 +95,7 @@ def _window(overlay: Overlay, changes: LakeTable, wanted: Columns, past: Past, s
     """The changes between the snapshot and that time."""
     extra = [name for name in ("_operation", "_position", _PREVIOUS) if name in changes.names]
     columns = ", ".join((selected((*changes.columns, *_texts(changes)), wanted), names(extra)))
+    columns = columns.replace(quoted(RESCUED), f"{_RESCUED_OF_STATE} AS {quoted(RESCUED)}", 1)
     where = f"_position >= {start} AND {past.condition}"
     return f"SELECT {columns} FROM iceberg_scan({literal(overlay.path)}) WHERE {where}"  # noqa: S608
 

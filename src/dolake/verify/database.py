@@ -55,7 +55,9 @@ def workshop(scratch: Path | None) -> Iterator[duckdb.DuckDBPyConnection]:
         with duckdb.connect(config=config) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute(_TABLES)
-            connection.create_function("without_before", _without_before, ["VARCHAR"], "VARCHAR", type="arrow")
+            connection.create_function(
+                "without_before", _without_before, ["VARCHAR"], "VARCHAR", type="arrow", null_handling="special"
+            )
             yield connection
 
 
