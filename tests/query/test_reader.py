@@ -123,7 +123,8 @@ def test_a_new_table_gets_columns_after_changes_that_had_none(lake: HandLake, as
 
 
 def test_a_new_column_that_only_a_row_before_has_is_known(lake: HandLake, asker: Asker) -> None:
-    lake.append(insert("a", **{"n": 1, "": True}))
+    first: dict[str, Any] = {"n": 1, "": True}
+    lake.append(insert("a", **first))
     lake.append(update("a", {"n": 1, "old": "x"}, {"n": 2, "": False}))
     rows = asker.rows("items")[0]
     assert [(row["n"], row["old"], row["_rescued"]) for row in rows] == [(2, None, '{"":false}')]
