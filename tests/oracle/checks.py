@@ -42,7 +42,8 @@ class Engine:
 
 _OWN_OF_STATE = {"_key", "_rescued"}
 _OWN_OF_CHANGES = _OWN_OF_STATE | {
-    *("_before", "_operation", "_sequence", "_source", "_timestamp", "_commit_timestamp", "_position", "_transaction")
+    *("_before", "_operation", "_sequence", "_source", "_timestamp", "_commit_timestamp", "_position", "_transaction"),
+    "_previous_key",
 }
 _SOURCE_NAMES = {column: name for name, column in RENAMED.items()}
 _SHOWN_MAX = 300

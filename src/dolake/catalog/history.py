@@ -7,7 +7,7 @@ shapes of docs/reference/http.md. Nothing is read beside the metadata, so what i
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -123,6 +123,24 @@ def _whole_or_zero(summary: Mapping[str, str], key: str, beside: str) -> int | N
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
+
+
+_TYPES = {
+    "VARCHAR": "string",
+    "BIGINT": "long",
+    "DOUBLE": "double",
+    "BOOLEAN": "boolean",
+    "TIMESTAMP WITH TIME ZONE": "timestamptz",
+}
+
+
+def describe_new_schema(name: Name, columns: Sequence[tuple[str, str]]) -> Json:
+    """The same for a table that is not published yet: its columns as DuckDB calls them, without ids of their own."""
+    fields = [
+        {"id": None, "name": column, "type": _TYPES.get(type_, type_), "required": False} for column, type_ in columns
+    ]
+    first = {"version": 1, "since": None, "fields": fields}
+    return {"table": str(name), "version": 1, "fields": fields, "versions": [first]}
 
 
 def describe_schema(name: Name, metadata: Mapping[str, Any]) -> Json:

@@ -46,7 +46,9 @@ class Marking:
         self._edits += [edit for node, drop in self._qualified for edit in self._shorten(node, drop)]
         for number, star in enumerate(self._stars):
             self._edits += self._mark_star(number, star)
-        self._edits += [edit for node in _named_count(self._tree) for edit in self._name_count(node)]
+        selects = [each for each in parts(self._tree) if each.get("type") == "SELECT_NODE"]
+        counts = [node for select in selects for node in _unnamed_counts(select)]
+        self._edits += [edit for node in counts for edit in self._name_count(node)]
         self.references = tuple(self._mark_table(number, found) for number, found in enumerate(self._found))
         return self._text.edited(self._edits)
 
@@ -233,15 +235,13 @@ class Marking:
             yield Edit(end + 1, end + 1, " AS count")
 
 
-def _named_count(tree: Node) -> list[Node]:
-    """The COUNT(*) among the columns of the answer that have no name, unless one is called `count` already."""
-    while tree["type"] != "SELECT_NODE":
-        tree = tree["left"]
-    others = [*tree["select_list"], *tree["group_expressions"]]
+def _unnamed_counts(select: Node) -> list[Node]:
+    """The COUNT(*) among a SELECT's columns that have no name, unless one is called `count` already."""
+    others = [*select["select_list"], *select["group_expressions"]]
     if any("count" in (each["alias"].lower(), *_column_name(each)) for each in others):
         return []
     plain = (
-        each for each in tree["select_list"] if each["class"] == "FUNCTION" and each["function_name"] == "count_star"
+        each for each in select["select_list"] if each["class"] == "FUNCTION" and each["function_name"] == "count_star"
     )
     return [each for each in plain if not each["alias"] and not each["filter"]]
 

@@ -128,7 +128,9 @@ class Statement:
         named = [name for name in relation.hidden if name.lower() in reference.hidden]
         if len(named) == len(relation.hidden):
             return relation.sql
-        return f"SELECT {names((*relation.columns, *named))} FROM ({relation.sql})"  # noqa: S608
+        # A table whose changes had no column yet has nothing else, and no SELECT goes without.
+        shown = (*relation.columns, *named) or relation.hidden[:1]
+        return f"SELECT {names(shown)} FROM ({relation.sql})"  # noqa: S608
 
     def _check_names(self, relations: Sequence[Relation]) -> None:
         """A WITH of the statement must not stand in for what a relation reads."""

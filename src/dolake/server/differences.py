@@ -1,6 +1,6 @@
-"""How a table differs from its past, as the query process tells it: what rollback.py appends.
+"""What the server itself asks the query process: how a table differs from its past, and what columns it has now.
 
-From tables.py, which hands this to the rollbacks; asks the query process over its socket, line by line.
+From tables.py, for rollbacks and for tables that are not published yet; over the process's socket.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from dolake import errors
+from dolake.catalog.base import Name
 from dolake.changes import Operation
 from dolake.errors import DoLakeError, QueryUnavailable
 from dolake.server.query_process import QueryProcess
@@ -41,6 +42,21 @@ async def differences(
         raise QueryUnavailable(
             "the query process ended while it compared the table with its past", hint=hint
         ) from error
+
+
+async def columns_now(process: QueryProcess, table: Name) -> list[tuple[str, str]]:
+    """Of a table that is in the tail alone: names, and types as DuckDB calls them."""
+    named = ".".join('"' + part.replace('"', '""') + '"' for part in (".".join(table.namespace), table.name))
+    body = {"sql": f"SELECT * FROM {named} LIMIT 0"}  # noqa: S608 - quoted
+    session = await process.session()
+    try:
+        async with session.post("/query", data=msgspec.json.encode(body)) as answer:
+            raw = await answer.read()
+    except aiohttp.ClientError as error:
+        raise QueryUnavailable("the query process ended while it was asked", hint="ask again") from error
+    if answer.status != 200:
+        raise _error_in(raw)
+    return [(each["name"], each["type"]) for each in msgspec.json.decode(raw)["columns"]]
 
 
 async def _lines_of(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -26,6 +26,7 @@ from dolake.catalog.errors import NoSuchTable
 from dolake.catalog.history import (
     Snapshot,
     describe_lost_table,
+    describe_new_schema,
     describe_schema,
     describe_table,
     newest,
@@ -34,12 +35,12 @@ from dolake.catalog.history import (
 from dolake.catalog.readers import snapshot_by_id
 from dolake.catalog.values import Json
 from dolake.errors import InvalidInput, NoSuchSnapshot, NotFound, UnknownTable
-from dolake.server.differences import differences
+from dolake.server.differences import columns_now, differences
 from dolake.server.lake import Lake
 from dolake.server.operations import LAKE, json_response
 from dolake.server.rollback import Rollbacks, Target
 from dolake.tables.layout import CHANGES_SUFFIX, OURS
-from dolake.tables.names import plain_table_name
+from dolake.tables.names import plain_table_name, split_table_name
 
 SNAPSHOTS_MAX, PAGE_MAX = 10_000, 1_000
 _SNAPSHOTS, _PAGE = 100, 100
@@ -55,7 +56,10 @@ async def all_tables(request: web.Request) -> web.Response:
     lake = request.app[LAKE]
     size = _number(request, "pageSize", _PAGE, PAGE_MAX)
     after = _page_token(request)
-    return json_response(await lake.catalog.run(_page_of_tables, lake.catalog, after, size, _is_set(request)))
+    page = await lake.catalog.run(_page_of_tables, lake.catalog, after, size, _is_set(request))
+    if page["nextPageToken"] is None:
+        page["tables"] += await lake.catalog.run(_unpublished, lake)
+    return json_response(page)
 
 
 async def all_snapshots(request: web.Request) -> web.Response:
@@ -80,7 +84,13 @@ async def table_snapshots(request: web.Request) -> web.Response:
 async def table_schema(request: web.Request) -> web.Response:
     """The columns of a table, and what they were."""
     lake, name = request.app[LAKE], _table_of(request)
-    return json_response(await lake.catalog.run(lambda: describe_schema(name, _load(lake, name))))
+    try:
+        return json_response(await lake.catalog.run(lambda: describe_schema(name, _load(lake, name))))
+    except UnknownTable:
+        if lake.query is None or not _is_durable(lake, name):
+            raise
+        columns = await columns_now(lake.query_process(), name)
+        return json_response(describe_new_schema(name, columns))
 
 
 async def roll_back(request: web.Request) -> web.Response:
@@ -123,6 +133,14 @@ def _page_of_tables(catalog: Catalog, after: Name | None, size: int, has_changes
         "tables": [_described(catalog, pointer) for pointer in page[:size]],
         "nextPageToken": SEPARATOR.join((*last.namespace, last.name)) if last else None,
     }
+
+
+def _unpublished(lake: Lake) -> list[Json]:
+    """Tables whose changes are durable, and which are not in the catalog yet."""
+    names = {Name(*split_table_name(plain_table_name(each))) for each in lake.journal.tables}
+    pointers, _ = lake.catalog.store.snapshot(sorted(names, key=str), skips_missing=True)
+    missing = names - {pointer.name for pointer in pointers}
+    return [describe_lost_table(name, is_managed=True) for name in sorted(missing, key=str)]
 
 
 def _described(catalog: Catalog, pointer: Pointer) -> Json:
