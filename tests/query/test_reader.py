@@ -139,6 +139,8 @@ def test_shards_that_reuse_ids_have_rows_of_their_own(tmp_path: Path) -> None:
         for _ in range(2):
             rows = asker.rows("items")[0]
             assert {(row["_source"], row["n"]) for row in rows} == {("north", 3), ("south", 2)}
+            named = Named("items", hidden=frozenset({"_source"}))
+            assert len(asker.rows(named)[0]) == len(rows), "who owns a row can be asked; that is no history"
             shutil.rmtree(tmp_path / "keyindex", ignore_errors=True)
     lake.close()
 

@@ -60,6 +60,7 @@ class Overlays:
         self._numbers = itertools.count(1)
         self._io = PyArrowFileIO()
         self._lists: dict[str, list[ManifestFile]] = {}
+        self._schemas: dict[tuple[str, int], Schema] = {}
 
     def plain(self, metadata: Json, snapshot: Json) -> Overlay:
         """A table as of one of its snapshots."""
@@ -87,6 +88,16 @@ class Overlays:
             self._lists[location] = list(read_manifest_list(self._io.new_input(location)))
         return self._lists[location]
 
+    def _schema_of(self, metadata: Json) -> Schema:
+        """PyIceberg takes a millisecond for it."""
+        key = metadata["table-uuid"], metadata["current-schema-id"]
+        if key not in self._schemas:
+            while len(self._schemas) >= _LISTS_MAX:
+                del self._schemas[next(iter(self._schemas))]
+            found = next(each for each in metadata["schemas"] if each["schema-id"] == key[1])
+            self._schemas[key] = Schema.model_validate(found)
+        return self._schemas[key]
+
     def _write(self, metadata: Json, snapshot: Json, manifest_list: str, others: list[Path]) -> Overlay:
         path = self._folder / f"{next(self._numbers)}.metadata.json"
         own = snapshot | {"snapshot-id": _ID, "manifest-list": manifest_list, "summary": {"operation": "append"}}
@@ -108,8 +119,7 @@ class Overlays:
 
     def _write_manifest(self, path: Path, metadata: Json, deletes: Path, rows: int) -> ManifestFile:
         """One position delete file for all data files, of whichever partition."""
-        schemas = {each["schema-id"]: each for each in metadata["schemas"]}
-        schema = Schema.model_validate(schemas[metadata["current-schema-id"]])
+        schema = self._schema_of(metadata)
         file = DataFile.from_args(
             content=DataFileContent.POSITION_DELETES,
             file_path=str(deletes),

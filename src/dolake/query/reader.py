@@ -172,12 +172,12 @@ class View:
             snapshot_id = self._snapshot_id(reference, state if not is_changes else changes)
             named = self._named(reference, state, tail)
             if snapshot_id is not None:
-                is_history = is_changes or bool(named & CHANGE_NAMES)
+                is_history = is_changes or self._means_history(named)
                 found = state.find_snapshot(snapshot_id) if state and is_history and not is_changes else None
                 if found is not None:
                     return self._history_up_to(name, changes, found, reference)
                 return self._at_snapshot(name, changes if is_changes else state, reference, snapshot_id)
-            if is_changes or named & CHANGE_NAMES:
+            if is_changes or self._means_history(named):
                 return self._history(name, changes, plain, reference, shows_all=is_changes)
             return self._state(name, state, changes, plain, reference)
 
@@ -344,6 +344,10 @@ class View:
                 f"{reference.table} has a column {each} of its own, stored as {each}_: that one was read, no history"
             )
         return frozenset(reference.hidden) - frozenset(name for name in mine if name)
+
+    def _means_history(self, named: frozenset[str]) -> bool:
+        """A state can have `_source`, too: where that is a part of the key."""
+        return bool(named & CHANGE_NAMES - frozenset(self.reader.live.hidden))
 
     # --- moments ------------------------------------------------------------------------------------------------------
 

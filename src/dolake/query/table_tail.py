@@ -36,6 +36,7 @@ _CHUNKS_MAX = 24
 _LOOKED_AT_AGAIN_MAX = 4_000
 _PREPARED_MIN = 200
 _OFTEN_S = 10.0
+_COPIED_MAX = 5_000
 
 Ints = NDArray[np.int64]
 
@@ -161,7 +162,10 @@ class TableTail:
             _chosen(chunk.rows.select(wanted), kept) for chunk, kept in zip(self._chunks, folding.kept, strict=True)
         ]
         empty = _shape(columns).arrow.empty_table().select(wanted)
-        return TailState(folding.touched, pa.concat_tables([empty, *rows]), columns)
+        whole = pa.concat_tables([empty, *rows])
+        if whole.num_rows < _COPIED_MAX:  # DuckDB takes longer for many small pieces than the copy does
+            whole = whole.combine_chunks()
+        return TailState(folding.touched, whole, columns)
 
     def _count(self) -> int:
         return sum(len(chunk.positions) for chunk in self._chunks)
