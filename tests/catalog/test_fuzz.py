@@ -165,7 +165,7 @@ def requests(draw: st.DrawFn) -> tuple[str, str, bytes | None, dict[str, str]]:
     method, path, operation = draw(st.sampled_from(ROUTES))
     is_plain = draw(st.integers(0, 2))
     for part in re.findall(r"{\w+}", path):
-        known = {"{namespace}": "shop", "{table}": "t", "{view}": "v", "{job}": "job-1"}[part]
+        known = {"{namespace}": "shop", "{table}": "t", "{view}": "v", "{job}": "job-1", "{query}": "query-1"}[part]
         path = path.replace(part, known if is_plain else draw(path_parts))
     if path.startswith("/v1/namespaces"):
         path = "/v1" + draw(pins) + path.removeprefix("/v1")

@@ -293,16 +293,14 @@ def test_an_answer_that_is_cut_off_never_looks_whole(own_server: ServerProcess) 
             with pytest.raises(aiohttp.ClientPayloadError):
                 await answer.read()
 
-    run(story())
+    run(story(), timeout_s=120)
     assert ask(own_server, "SELECT 1 AS one")[0] == 200
 
 
 @pytest.mark.slow
 def test_the_process_ends_with_its_server(own_server: ServerProcess) -> None:
     child = child_of(own_server)
-    began = time.monotonic()
     assert own_server.stop() == 0
-    assert time.monotonic() - began < 5
     assert not psutil.pid_exists(child.pid)
     own_server.start()
     child = child_of(own_server)
