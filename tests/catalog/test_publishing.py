@@ -199,7 +199,8 @@ def test_a_read_of_many_tables_never_sees_half_of_a_publish(tmp_path: Path) -> N
     async def story() -> None:
         async with pipeline(tmp_path) as pipe:
             assert (await pipe.publish(0, 1, 1)).status == 204
-            is_done, seen = threading.Event(), set()
+            is_done = threading.Event()
+            seen: set[int] = set()
 
             def read() -> None:
                 count = 0
