@@ -47,7 +47,7 @@ _SHORT_MAX_BYTES = 1024 * 1024
 class Process(Protocol):
     """The query process, as these routes use it."""
 
-    async def session(self) -> aiohttp.ClientSession:
+    def asking(self) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientSession]:
         """Connections to it; waits a moment for one that starts. Raises QueryUnavailable."""
 
     def count(self, outcome: str, seconds: float) -> None:
@@ -104,10 +104,13 @@ _OUTCOME = web.ResponseKey("outcome", str)
 
 
 async def _pass_on(request: web.Request, method: str, path: str, body: bytes) -> web.StreamResponse:
-    session = await request.app[PROCESS]().session()
     headers = {name: request.headers[name] for name in _TOLD if name in request.headers}
     try:
-        async with _while_there(request), session.request(method, path, data=body, headers=headers) as upstream:
+        async with (
+            request.app[PROCESS]().asking() as session,
+            _while_there(request),
+            session.request(method, path, data=body, headers=headers) as upstream,
+        ):
             return await _returned(request, upstream)
     except aiohttp.ClientError as error:
         raise QueryUnavailable(

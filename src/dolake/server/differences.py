@@ -29,9 +29,8 @@ async def differences(
     """What has to be done to the table now, so that it is again as it was then."""
     then = {"snapshotId": target.snapshot_id} if target.snapshot_id is not None else {"asOf": target.as_of_ms}
     body = {"table": table, "from": None, "to": then, "format": "lines", "timeoutMs": timeout_ms}
-    session = await process.session()
     try:
-        async with session.post("/diff", data=msgspec.json.encode(body)) as answer:
+        async with process.asking() as session, session.post("/diff", data=msgspec.json.encode(body)) as answer:
             if answer.status != 200:
                 raise _error_in(await answer.read())
             async for line in _lines_of(answer):
@@ -48,9 +47,8 @@ async def columns_now(process: QueryProcess, table: Name) -> list[tuple[str, str
     """Of a table that is in the tail alone: names, and types as DuckDB calls them."""
     named = ".".join('"' + part.replace('"', '""') + '"' for part in (".".join(table.namespace), table.name))
     body = {"sql": f"SELECT * FROM {named} LIMIT 0"}  # noqa: S608 - quoted
-    session = await process.session()
     try:
-        async with session.post("/query", data=msgspec.json.encode(body)) as answer:
+        async with process.asking() as session, session.post("/query", data=msgspec.json.encode(body)) as answer:
             raw = await answer.read()
     except aiohttp.ClientError as error:
         raise QueryUnavailable("the query process ended while it was asked", hint="ask again") from error

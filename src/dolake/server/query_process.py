@@ -15,6 +15,7 @@ import time
 from asyncio.subprocess import PIPE, Process
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -37,6 +38,7 @@ _READY_WAIT_S = 10.0
 """It takes a second or two to start; on a busy machine that is several."""
 _CONNECT_WAIT_S = 3.0
 _END_WAIT_S = 1.0
+_LAST_WORDS_WAIT_S = 3.0
 _DELAY_S, _DELAY_MAX_S = 0.1, 10.0
 _GOOD_AFTER_S = 10.0
 """A child that was ready for so long is no failure when it ends."""
@@ -78,13 +80,28 @@ class QueryProcess:
         self.stats = QueryStats()
         self._child: Process | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._asking = 0
+        self._nobody_asks = asyncio.Event()
+        self._nobody_asks.set()
         self._is_ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         settings.on_change(self._follow)
 
-    async def session(self) -> aiohttp.ClientSession:
-        """Connections to the child; where it is not up, it has a moment to come."""
+    @contextlib.asynccontextmanager
+    async def asking(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """Connections to the child, for as long as the block takes; where it is not up, it has a moment to come."""
+        session = await self._when_ready()
+        self._asking += 1
+        self._nobody_asks.clear()
+        try:
+            yield session
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self._nobody_asks.set()
+
+    async def _when_ready(self) -> aiohttp.ClientSession:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READY_WAIT_S):
                 await self._is_ready.wait()
@@ -146,16 +163,27 @@ class QueryProcess:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_WAIT_S),
                 auto_decompress=False,
             ) as session:
-                await self._listen(child, session)
+                try:
+                    await self._listen(child, session)
+                finally:
+                    await self._end_child(child)
         finally:
             self._child = self._session = None
             self._is_ready.clear()
-            self.stats.figures = Figures(0, 0, 0)
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()  # one that says nothing any more is of no use
-            code = await child.wait()
-            if not self._stopping.is_set():
-                logger.warning("query process ended", extra={"exit_code": code})
+
+    async def _end_child(self, child: Process) -> None:
+        self._session = None
+        self._is_ready.clear()
+        self.stats.figures = Figures(0, 0, 0)
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()  # one that says nothing any more is of no use
+        code = await child.wait()
+        if not self._stopping.is_set():
+            logger.warning("query process ended", extra={"exit_code": code})
+        # aiohttp lets a reader wait for ever whose session is closed before it has seen the end of its connection.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_WAIT_S):
+                await self._nobody_asks.wait()
 
     async def _start_child(self, socket: Path) -> Process:
         settings = self._settings.current
