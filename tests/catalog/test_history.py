@@ -9,7 +9,7 @@ import pytest
 from dolake.catalog.base import PUBLISHED_TO, Name
 from dolake.catalog.history import describe_schema, describe_table, newest, snapshots_of, time_text
 from dolake.tables import layout
-from dolake.tables.schema import Field, ListType, StructType
+from dolake.tables.types import Field, ListType, StructType
 from tests.catalog.examples import START_MS, Json, act, append, commit, field, schema, table
 
 ORDERS = Name(("default",), "orders")

@@ -15,18 +15,8 @@ from hypothesis import strategies as st
 
 from dolake.pipeline import rows as rows_module
 from dolake.pipeline.rows import Rows, read_rows, read_rows_slowly
-from dolake.tables.schema import (
-    Columns,
-    Field,
-    ListType,
-    StructType,
-    Type,
-    column_name,
-    grow,
-    source_name,
-    timestamp_us,
-    with_additions,
-)
+from dolake.tables.schema import grow, grown, timestamp_us
+from dolake.tables.types import Columns, Field, ListType, StructType, Type, column_name, source_name
 
 ORDERS: Columns = (
     Field("id", "long"),
@@ -76,9 +66,9 @@ def read_growing(images: list[bytes], columns: Columns = (), leaves_max: int = 1
     """What the pipeline does: read, add what is unknown, read again. Once more is never needed."""
     rows = read_rows(images, columns, leaves_max)
     if rows.columns is None:
-        additions = grow(columns, rows.unknown, leaves_max)
+        additions = grow(columns, rows.unknown, leaves_max=leaves_max)
         assert additions
-        columns = with_additions(columns, additions)
+        columns = grown(columns, additions)
         rows = read_rows(images, columns, leaves_max)
     assert rows.columns is not None
     assert not rows.unknown.fields

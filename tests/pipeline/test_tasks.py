@@ -26,7 +26,7 @@ from dolake.pipeline.tasks import (
 )
 from dolake.storage.local import path_of
 from dolake.tables.layout import changes_schema, columns_of, state_schema
-from dolake.tables.schema import grow, with_additions
+from dolake.tables.schema import grow, grown
 from tests.support import speaker
 from tests.support.aio import run
 from tests.support.disk import Clock
@@ -60,7 +60,7 @@ def job_of(folder: Path, events: list[dict[str, Any]], *, has_source: bool = Fal
     first = SliceJob(str(folder / "journal"), cut.slices[0], {}, OPTIONS, has_source, is_whole=True, token="try")
     wanting = write_slice(first)["users"]
     assert isinstance(wanting, Wanting)
-    columns = with_additions((), grow((), wanting.seen))
+    columns = grown((), grow((), wanting.seen))
     state, changes = state_schema(columns, has_source=has_source), changes_schema(columns)
     assert columns_of(state) == columns
     plan = TablePlan(columns, json.dumps(state), f"file://{folder}/s", json.dumps(changes), f"file://{folder}/c")

@@ -16,6 +16,7 @@ from dolake.query.lake import LakeFiles
 from dolake.query.reader import Asked, LakeReader, View, open_reader
 from dolake.query.relation import Relation
 from dolake.storage.local import LocalStorage
+from dolake.tables.rules import LakeRules
 
 Row = dict[str, Any]
 
@@ -79,7 +80,7 @@ class Asker:
 def asking(home: Path, *, has_source_in_key: bool = False) -> Iterator[Asker]:
     files = LakeFiles(SqliteStore(home / "catalog.db"), LocalStorage(home / "warehouse"))
     reader = open_reader(
-        home, files, has_source_in_key=has_source_in_key, tail_max_bytes=1 << 26, wait_max_ms=3_600_000
+        home, files, LakeRules(), has_source_in_key=has_source_in_key, tail_max_bytes=1 << 26, wait_max_ms=3_600_000
     )
     try:
         with duck() as connection:

@@ -14,7 +14,7 @@ from dolake.errors import ForbiddenSql, InvalidSql
 from dolake.query.functions import FUNCTIONS, TABLE_FUNCTIONS, TYPES
 from dolake.query.guard import Filter, ParameterRef, Parameters, Reference, parse
 from dolake.query.relation import Relation
-from dolake.tables.schema import OUR_NAMES
+from dolake.tables.types import OUR_NAMES
 
 
 def only(sql: str, namespace: str = "default") -> Reference:

@@ -17,7 +17,7 @@ from dolake.server.home import Home
 from dolake.server.lake import Lake
 from dolake.storage.local import path_of
 from dolake.tables import layout
-from dolake.tables.schema import Field
+from dolake.tables.types import Field
 from tests.catalog.asking import snapshot_updates, table_body, view_body
 from tests.support.aio import run
 from tests.support.disk import Clock

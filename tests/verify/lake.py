@@ -47,7 +47,7 @@ from dolake.pipeline.tasks import KeysJob, SliceJob, Staged, TablePlan, Wanting,
 from dolake.settings import JournalSettings
 from dolake.storage.local import LocalStorage, path_of
 from dolake.tables import layout
-from dolake.tables.schema import grow, with_additions
+from dolake.tables.schema import grow, grown
 from dolake.verify.base import Check, Report
 from dolake.verify.moment import opened as opened_lake
 from dolake.verify.run import verify
@@ -253,7 +253,7 @@ class HandLake:
         return self.names(table)[0] in self.files
 
     def _create(self, table: str, wanting: Wanting) -> None:
-        columns = with_additions((), grow((), wanting.seen))
+        columns = grown((), grow((), wanting.seen))
         state, changes = self.names(table)
         if _name(state).namespace not in {tuple(key.split("\x1f")) for key in self._namespaces()}:
             self.store.create_namespace(_name(state).namespace, {})

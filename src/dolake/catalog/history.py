@@ -17,7 +17,7 @@ from dolake.catalog.pins import WHOLE
 from dolake.catalog.readers import current_schema, current_snapshot, current_snapshot_id
 from dolake.catalog.values import Json
 from dolake.tables.layout import MANAGED
-from dolake.tables.schema import source_name
+from dolake.tables.types import source_name
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ Promise: a file whose entry is returned is on disk, synced, with Iceberg's field
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -26,7 +26,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import StringType
 
 from dolake.storage.local import path_of, sync_path
-from dolake.tables.layout import KEY
+from dolake.tables.layout import BEFORE, KEY
 
 Json = dict[str, Any]
 _PATH_ID, _POSITION_ID = 2147483546, 2147483545
@@ -67,6 +67,8 @@ def _small(field: pa.Field) -> pa.Field:
 def _small_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_large_string(type_):
         return pa.string()
+    if pa.types.is_large_binary(type_):
+        return pa.binary()
     if pa.types.is_struct(type_):
         return pa.struct([_small(part) for part in type_])
     if pa.types.is_large_list(type_) or pa.types.is_list(type_):
@@ -74,24 +76,42 @@ def _small_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def fitted(columns: list[pa.Array], have: list[pa.Field], want: list[pa.Field], rows: int) -> list[pa.Array]:
+Ids = Mapping[bytes, bytes]
+"""Columns that have another type now, and so another id: the id that they had before."""
+_NO_IDS: Ids = {}
+
+
+def fitted(
+    columns: list[pa.Array], have: list[pa.Field], want: list[pa.Field], rows: int, before: Ids = _NO_IDS
+) -> list[pa.Array]:
     """Columns of an older file as the table has them now: found by id, whatever their names; null where it has none."""
     by_id = {_id_of(field): (column, field) for column, field in zip(columns, have, strict=True)}
+    ids = [before.get(_id_of(field), _id_of(field)) for field in want]
     return [
-        _fitted(*by_id[_id_of(field)], field) if _id_of(field) in by_id else pa.nulls(rows, field.type)
-        for field in want
+        _fitted(*by_id[id_], field, before) if id_ in by_id else pa.nulls(rows, field.type)
+        for id_, field in zip(ids, want, strict=True)
     ]
 
 
-def _fitted(array: pa.Array, have: pa.Field, want: pa.Field) -> pa.Array:
+def _fitted(array: pa.Array, have: pa.Field, want: pa.Field, before: Ids) -> pa.Array:
     if pa.types.is_struct(want.type):
         parts = [array.field(index) for index in range(have.type.num_fields)]
-        inside = fitted(parts, list(have.type), list(want.type), len(array))
+        inside = fitted(parts, list(have.type), list(want.type), len(array), before)
         return pa.StructArray.from_arrays(inside, fields=list(want.type), mask=array.is_null())
     if pa.types.is_list(want.type):
-        inside = _fitted(array.values, have.type.value_field, want.type.value_field)
+        inside = _fitted(array.values, have.type.value_field, want.type.value_field, before)
         return pa.ListArray.from_arrays(array.offsets, inside, type=want.type, mask=array.is_null())
     return array.cast(want.type)
+
+
+def ids_before(old: Shape, new: Shape, names: Container[str]) -> dict[bytes, bytes]:
+    """The ids that these columns had in an older schema, also inside the row before a change."""
+    pairs = [(old.arrow, new.arrow)]
+    if BEFORE in old.arrow.names:
+        pairs.append((old.arrow.field(BEFORE).type, new.arrow.field(BEFORE).type))
+    return {
+        _id_of(field): _id_of(have.field(field.name)) for have, want in pairs for field in want if field.name in names
+    }
 
 
 def _id_of(field: pa.Field) -> bytes:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dolake.journal.reader import JournalReader
@@ -17,7 +19,10 @@ from dolake.journal.record import Record
 from dolake.pipeline.cut import Slice
 from dolake.positions import Position
 from dolake.tables.names import plain_table_name
+from dolake.tables.rules import LakeRules, ReadingRules, without_secrets
 from dolake.wire.messages import RawEvent, decode_raw_batch
+
+_USUAL = LakeRules()
 
 
 @dataclass(slots=True)
@@ -35,14 +40,33 @@ class Gathered:
         return np.repeat(np.arange(len(self.records)), self.counts)
 
 
-def gather(journal: Path, part: Slice, tables: Container[str] | None = None) -> dict[str, Gathered]:
-    """All changes of this slice by table, or only those of these tables."""
+def gather(
+    journal: Path, part: Slice, tables: Container[str] | None = None, rules: LakeRules = _USUAL
+) -> dict[str, Gathered]:
+    """All changes of this slice by table, or only those of these tables; of each what the lake may keep."""
     found: dict[str, Gathered] = {}
     with JournalReader(journal) as reader:
         for _, record in reader.walk(part.start, part.end, part.place):
             if tables is None or any(plain_table_name(table) in tables for table in record.tables):
                 _add(found, record, part, tables)
+    if not rules.takes_all:
+        found = {table: changes for table, changes in found.items() if rules.takes(table)}
+    for table, changes in found.items():
+        changes.events = as_the_lake_may_keep(changes.events, rules.of(table).reading)
     return found
+
+
+def as_the_lake_may_keep(events: list[RawEvent], rules: ReadingRules) -> list[RawEvent]:
+    """The events without what their table leaves out or masks."""
+    if not rules.changes_values:
+        return events
+    return [
+        replace(event, before=_without(event.before, rules), after=_without(event.after, rules)) for event in events
+    ]
+
+
+def _without(image: Raw | UnsetType, rules: ReadingRules) -> Raw | UnsetType:
+    return image if image is UNSET else Raw(without_secrets(bytes(image), rules))
 
 
 def _add(found: dict[str, Gathered], record: Record, part: Slice, tables: Container[str] | None) -> None:

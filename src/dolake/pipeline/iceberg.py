@@ -7,8 +7,8 @@ publish and the published position have moved; it raises Conflict when none has,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from py4j.protocol import Py4JJavaError
@@ -33,6 +33,8 @@ class IcebergTable:
     snapshot_id: int | None
     is_managed: bool
     java: Any
+    pending: Any = None
+    """A transaction of Java that has changed the schema already: what is staged goes into the same commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,82 @@ class Iceberg:
         """Add every column and nested field of this schema that the table lacks."""
         try:
             wanted = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
-            table.java.updateSchema().unionByNameWith(wanted).commit()
-            return self.refresh(table)
+            (table.pending or table.java).updateSchema().unionByNameWith(wanted).commit()
+            return self._with_pending(table, table.pending) if table.pending else self.refresh(table)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
+    def rename_columns(self, table: IcebergTable, paths: Iterable[str], name: str) -> IcebergTable:
+        """Columns, given by their paths, under another name; not visible before something is staged."""
+        return self._with_schema(table, paths, lambda update, path: update.renameColumn(path, name))
+
+    def drop_columns(self, table: IcebergTable, paths: Iterable[str]) -> IcebergTable:
+        """Leave these columns out from now on, as soon as something is staged; earlier snapshots keep them."""
+        return self._with_schema(table, paths, lambda update, path: update.deleteColumn(path))
+
+    def retype_columns(self, table: IcebergTable, types: Mapping[tuple[str, ...], str]) -> IcebergTable:
+        """Columns of other types under the same names, at the same places; not visible before something is staged.
+
+        To Iceberg these are new columns, because it changes a type only where old files can be read as the new one: who
+        stages must bring the old rows along in new files.
+        """
+        try:
+            transaction = table.pending or table.java.newTransaction()
+            schema, update = transaction.table().schema(), transaction.updateSchema()
+            parse = self._jvm.org.apache.iceberg.types.Types.fromPrimitiveString
+            for path, type_ in types.items():
+                *parents, name = path
+                full, parent = ".".join(path), ".".join(parents)
+                before = self._column_before(schema, path)
+                update.deleteColumn(full)
+                update.addColumn(parent or None, name, parse(type_))
+                if before:
+                    update.moveAfter(full, before)
+                else:
+                    update.moveFirst(full)
+            update.commit()
+            return self._with_pending(table, transaction)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
+    def _with_pending(self, table: IcebergTable, transaction: Any) -> IcebergTable:
+        schema = self._jvm.org.apache.iceberg.SchemaParser.toJson(transaction.table().schema())
+        return replace(table, schema=schema, pending=transaction)
+
+    def rename(self, table: IcebergTable, name: tuple[str, ...], properties: Mapping[str, str]) -> IcebergTable:
+        """The same table under another name."""
+        try:
+            self._create_namespace(name[:-1])
+            self._catalog.renameTable(self._identifier(table.name), self._identifier(name))
+            found = self._catalog.loadTable(self._identifier(name))
+            update = found.updateProperties()
+            for key, value in properties.items():
+                update.set(key, value)
+            update.commit()
+            return self._table(name, found)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
+    def _column_before(self, schema: Any, path: tuple[str, ...]) -> str | None:
+        """The path of the neighbour to the left."""
+        *parents, name = path
+        struct = schema.findType(".".join(parents)).asStructType() if parents else schema.asStruct()
+        names = [field.name() for field in struct.fields()]
+        at = names.index(name)
+        return ".".join((*parents, names[at - 1])) if at else None
+
+    def _with_schema(
+        self, table: IcebergTable, paths: Iterable[str], change: Callable[[Any, str], Any]
+    ) -> IcebergTable:
+        """Change the columns at these paths in a transaction that stays open; a path that is not there stays away."""
+        try:
+            transaction = table.pending or table.java.newTransaction()
+            update, schema = transaction.updateSchema(), transaction.table().schema()
+            for path in paths:
+                if schema.findField(path) is not None:
+                    change(update, path)
+            update.commit()
+            return self._with_pending(table, transaction)
         except Py4JJavaError as error:
             raise _translated(error) from error
 
@@ -163,7 +239,7 @@ class Iceberg:
         """Write the manifests of a table's next snapshot; nothing is visible yet."""
         java = change.table.java
         try:
-            transaction = java.newTransaction()
+            transaction = change.table.pending or java.newTransaction()
             if change.is_regrouping:
                 every = self._jvm.com.google.common.base.Functions.constant("all")
                 update = transaction.rewriteManifests().clusterBy(every)

@@ -29,12 +29,13 @@ from dolake.pipeline.files import WriteOptions
 from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, rest_options, warm_up
 from dolake.pipeline.link import Published, Sections, Start, TableReport
 from dolake.pipeline.sourcetables import SourceTables, brief
-from dolake.pipeline.staging import StagedTable, Staging, Steps, run_jobs
+from dolake.pipeline.staging import Inexact, StagedTable, Staging, Steps, run_jobs
 from dolake.pipeline.turns import InFlight, Turns
 from dolake.positions import Position
+from dolake.settings.tables import lake_rules
 from dolake.storage.local import path_of, sync_path
 from dolake.tables.layout import state_schema
-from dolake.tables.schema import Field
+from dolake.tables.types import Field
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Publisher:
             self.iceberg,
             Path(start.home, "keyindex"),
             lambda do, jobs: run_jobs(context, do, jobs),
+            lake_rules(lake),
             has_source_in_key=lake.key_scope == "source",
         )
         self._staging = Staging(context, self.tables, start.journal)
@@ -87,6 +89,7 @@ class Publisher:
         pipeline, lake = settings.pipeline, settings.lake
         self.options = WriteOptions(lake.parquet_compression, lake.parquet_row_group_size)
         self._staging.options = self.options
+        self.tables.follow(lake_rules(lake))
         self._limits = Limits(
             pipeline.batch_events_max,
             pipeline.batch_bytes_max,
@@ -115,6 +118,9 @@ class Publisher:
                 with self.in_flight.one():
                     staged = self._staging.stage(cut, steps)
                     self._commit(cut, staged, steps)
+            except Inexact as error:
+                logger.info("columns keep their types", extra={"position": cut.start, "reason": str(error)})
+                continue
             except (OutcomeUnknown, Conflict) as error:
                 if staged is None:
                     raise
@@ -203,12 +209,15 @@ def _apply(part: StagedTable) -> None:
     for file in part.merged_files:
         del part.source.files[file["file-path"]]
     part.source.files |= {file["file-path"]: brief(file) for file in part.state_files}
+    if part.replaced_changes:
+        part.source.changes_files.clear()
     part.source.changes_files |= {file["file-path"]: brief(file) for file in part.changes_files}
+    part.source.rebuild = None
 
 
 def _changes(part: StagedTable) -> list[TableChange]:
     """The commits of a source table: its changes always, its state where that changes."""
-    changes = [TableChange(part.source.changes, add_rows=part.changes_files)]
+    changes = [TableChange(part.source.changes, add_rows=part.changes_files, remove_rows=part.replaced_changes)]
     if part.has_state:
         deletes = part.deletes
         changes.append(

@@ -37,6 +37,8 @@ class RewriteJob:
     token: str
     has_keys: bool
     has_source_in_key: bool = False
+    ids_before: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Of columns that get another type on the way."""
 
 
 @dataclass(slots=True)
@@ -45,10 +47,21 @@ class Rewritten:
 
     files: list[Json] = field(default_factory=list)
     hashes: list[Hashes] = field(default_factory=list)
+    is_inexact: bool = False
+    """A value would not have survived the other type of its column: nothing is written."""
 
 
 def rewrite(job: RewriteJob) -> Rewritten:
     """See the module."""
+    try:
+        return _rewrite(job)
+    except pa.ArrowInvalid:
+        if not job.ids_before:
+            raise
+        return Rewritten(is_inexact=True)
+
+
+def _rewrite(job: RewriteJob) -> Rewritten:
     shape = shape_of(job.schema)
     done = Rewritten()
     file: RowsFile | None = None
@@ -83,7 +96,7 @@ def _row_groups(job: RewriteJob, shape: Shape) -> Iterator[pa.Table]:
     waiting: list[pa.Table] = []
     count = 0
     for path, deleted in job.files.items():
-        for rows in _live_groups(path, deleted, shape):
+        for rows in _live_groups(path, deleted, shape, job.ids_before):
             waiting.append(rows)
             count += rows.num_rows
             if count >= job.options.row_group_size:
@@ -93,18 +106,20 @@ def _row_groups(job: RewriteJob, shape: Shape) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _live_groups(path: str, deleted: Positions, shape: Shape) -> Iterator[pa.Table]:
+def _live_groups(path: str, deleted: Positions, shape: Shape, ids_before: Mapping[bytes, bytes]) -> Iterator[pa.Table]:
     """Row group after row group, in the columns that the table has now."""
     with pq.ParquetFile(path_of(path)) as file:
         first = 0
         for number in range(file.num_row_groups):
             found = file.read_row_group(number)
             low, high = np.searchsorted(deleted, (first, first + found.num_rows))
-            yield as_now(found, deleted[low:high].astype(np.int64) - first, shape)
+            yield as_now(found, deleted[low:high].astype(np.int64) - first, shape, ids_before)
             first += found.num_rows
 
 
-def as_now(found: pa.Table, deleted: NDArray[Any], shape: Shape) -> pa.Table:
+def as_now(
+    found: pa.Table, deleted: NDArray[Any], shape: Shape, ids_before: Mapping[bytes, bytes] | None = None
+) -> pa.Table:
     """Rows of an older file without those that are deleted, in the columns that the table has now."""
     if len(deleted):
         is_kept = np.ones(found.num_rows, np.bool_)
@@ -112,7 +127,8 @@ def as_now(found: pa.Table, deleted: NDArray[Any], shape: Shape) -> pa.Table:
         found = found.filter(pa.array(is_kept))
     live = found.combine_chunks()
     columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in live.columns]
-    return pa.table(fitted(columns, list(live.schema), list(shape.arrow), live.num_rows), schema=shape.arrow)
+    now = fitted(columns, list(live.schema), list(shape.arrow), live.num_rows, ids_before or {})
+    return pa.table(now, schema=shape.arrow)
 
 
 # --- where a row has gone --------------------------------------------------------------------------------------------

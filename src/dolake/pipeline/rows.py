@@ -23,25 +23,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolake.pipeline.split import Bools, Bytes, Doubt, Ints, Names, Split, find_columns, names_of, split
+from dolake.tables.fitting import Misfit, NewField, fitter
 from dolake.tables.schema import (
     EXACT_MAX,
     LEAVES_MAX,
     LONG_MIN,
     TIMESTAMP_MAX_US,
     TIMESTAMP_MIN_US,
+    Seen,
+    infer,
+    wider_type,
+)
+from dolake.tables.types import (
     Columns,
     Field,
     ListType,
-    Misfit,
-    NewField,
-    Seen,
     StructType,
     Type,
     can_be_added,
     column_name,
     count_leaves,
-    fitter,
-    infer,
+    decimal_of,
     source_name,
 )
 
@@ -66,17 +68,33 @@ class Rows:
     unreadable: list[int]
 
 
-def read_rows(images: Sequence[bytes], columns: Columns, leaves_max: int = LEAVES_MAX) -> Rows:
-    """Turn images (JSON objects; `null` or nothing for a row without one) into the columns of a table."""
-    reading = _Reading(_plan(columns, leaves_max))
+_NOTHING: frozenset[str] = frozenset()
+
+
+def read_rows(
+    images: Sequence[bytes],
+    columns: Columns,
+    leaves_max: int = LEAVES_MAX,
+    rebuildable: frozenset[str] = _NOTHING,
+) -> Rows:
+    """Turn images (JSON objects; `null` or nothing for a row without one) into the columns of a table.
+
+    A value that does not fit asks for a wider column where there can be one: see tables/schema.py.
+    """
+    reading = _Reading(_plan(columns, leaves_max, rebuildable))
     chunks = range(0, len(images), CHUNK_ROWS)
     parts = [part for at in chunks for part in _read_chunk(images[at : at + CHUNK_ROWS], at, reading)]
     return _rows(len(images), parts, reading)
 
 
-def read_rows_slowly(images: Sequence[bytes], columns: Columns, leaves_max: int = LEAVES_MAX) -> Rows:
+def read_rows_slowly(
+    images: Sequence[bytes],
+    columns: Columns,
+    leaves_max: int = LEAVES_MAX,
+    rebuildable: frozenset[str] = _NOTHING,
+) -> Rows:
     """The same answer, row by row: what `read_rows` means."""
-    reading = _Reading(_plan(columns, leaves_max))
+    reading = _Reading(_plan(columns, leaves_max, rebuildable))
     return _rows(len(images), [_read_slowly(images, 0, reading)], reading)
 
 
@@ -127,6 +145,7 @@ _check_one = msgspec.json.Decoder(msgspec.Raw).decode
 class _Plan:
     """The known columns, prepared: how to find each by the source's name and how to fit a JSON text to it."""
 
+    columns: Columns
     types: list[Type]
     schema: pa.Schema
     sources: list[str]
@@ -134,13 +153,15 @@ class _Plan:
     fits: list[Callable[[bytes], Any]]
     taken: frozenset[str]
     is_full: bool
+    rebuildable: frozenset[str]
 
 
 @lru_cache(maxsize=64)
-def _plan(columns: Columns, leaves_max: int) -> _Plan:
+def _plan(columns: Columns, leaves_max: int, rebuildable: frozenset[str]) -> _Plan:
     is_full = count_leaves(columns) >= leaves_max
     sources = [source_name(column.name) for column in columns]
     return _Plan(
+        columns=columns,
         types=[column.type for column in columns],
         schema=pa.schema([_arrow_field(column) for column in columns]),
         sources=[source or "" for source in sources],
@@ -148,6 +169,7 @@ def _plan(columns: Columns, leaves_max: int) -> _Plan:
         fits=[_fit_of_text(column.type, is_full) for column in columns],
         taken=frozenset(column.name.casefold() for column in columns),
         is_full=is_full,
+        rebuildable=rebuildable,
     )
 
 
@@ -156,11 +178,17 @@ def _arrow_field(column: Field) -> pa.Field:
 
 
 _ARROW = {
+    "int": pa.int32(),
     "long": pa.int64(),
+    "float": pa.float32(),
     "double": pa.float64(),
     "boolean": pa.bool_(),
     "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", tz="UTC"),
+    "uuid": pa.uuid(),
+    "binary": pa.binary(),
 }
 
 
@@ -171,13 +199,16 @@ def _arrow_type(type_: Type) -> pa.DataType:
         case ListType():
             return pa.list_(pa.field("element", _arrow_type(type_.element)))
         case _:
-            return _ARROW[type_]
+            decimal = decimal_of(type_)
+            return pa.decimal128(*decimal) if decimal else _ARROW[type_]
 
 
 def _fit_of_text(type_: Type, is_full: bool) -> Callable[[bytes], Any]:
     if type_ == "string":
         return _as_string
     fit = fitter(type_, is_full=is_full)
+    if isinstance(type_, str) and decimal_of(type_):
+        return lambda text: fit(text.decode() if _is_number(text) else _decode(text))  # a float would lose digits
 
     def fit_text(text: bytes) -> Any:
         try:
@@ -186,6 +217,10 @@ def _fit_of_text(type_: Type, is_full: bool) -> Callable[[bytes], Any]:
             raise Misfit from None
 
     return fit_text
+
+
+def _is_number(text: bytes) -> bool:
+    return text[:1] in b"-0123456789"
 
 
 def _as_string(text: bytes) -> str:
@@ -215,8 +250,15 @@ class _Reading:
         except NewField:
             self.unknown.fields.setdefault(self.plan.sources[column], Seen()).add(_decode(text))
         except Misfit:
-            self.rescue(row, self.plan.sources[column], text)
+            seen = Seen().add(_decode_if_possible(text))
+            if self._can_be_widened(column, seen):
+                self.unknown.fields.setdefault(self.plan.sources[column], Seen()).merge(seen)
+            else:
+                self.rescue(row, self.plan.sources[column], text)
         return None
+
+    def _can_be_widened(self, column: int, seen: Seen) -> bool:
+        return wider_type(self.plan.columns[column], seen.kinds, None, self.plan.rebuildable) is not None
 
     def meet(self, row: int, name: str, text: bytes) -> None:
         """A column that the table does not have: note it when it can be added, else keep its value."""
@@ -337,7 +379,7 @@ def _convert(split: Split, keys: Ints, column: int, first: int, row_count: int, 
         return array
     odd = rows[is_odd].tolist()
     values = [reading.fit(first + row, column, split.text(key)) for row, key in zip(odd, keys[is_odd], strict=True)]
-    if isinstance(type_, StructType | ListType):  # Arrow cannot replace inside these, and none of them is plain
+    if not is_plain.any():  # Arrow cannot replace inside nested types, of which none is plain
         by_row = dict(zip(odd, values, strict=True))
         return pa.array(map(by_row.get, range(row_count)), arrow_type)
     mask = np.zeros(row_count, np.bool_)
@@ -349,12 +391,12 @@ def _is_plain(split: Split, type_: Type, keys: Ints, kinds: Bytes) -> Bools:
     """Which values look as their column wants them: what a value begins with says what it is, because it is JSON."""
     is_plain: Bools
     match type_:
-        case "long" | "double":
+        case "int" | "long" | "double":
             is_plain = (kinds == _MINUS) | (kinds - _ZERO < 10)  # bytes wrap around, so this is 0 to 9 and no other
         case "boolean":
             sizes = split.stops[keys] - split.starts[keys]
             is_plain = ((kinds == _TRUE) & (sizes == len("true"))) | ((kinds == _FALSE) & (sizes == len("false")))
-        case "string":
+        case "string" | "date":
             is_plain = kinds == _QUOTE
         case "timestamptz":  # Arrow would take an hour without minutes
             after_hour = split.starts[keys] + len('"2026-01-01T00')
@@ -371,6 +413,8 @@ def _plain_values(split: Split, type_: Type, keys: Ints, rows: Ints, row_count: 
             return _texts(split, keys, rows, row_count), None
         case "long":
             return _longs(_texts(split, keys, rows, row_count))
+        case "int" | "date":
+            return _exactly(_texts(split, keys, rows, row_count), _ARROW[type_])
         case "double":
             return _doubles(_texts(split, keys, rows, row_count))
         case "timestamptz":
@@ -389,6 +433,14 @@ def _texts(split: Split, keys: Ints, rows: Ints, row_count: int) -> pa.StringArr
     indices, is_null = np.zeros(row_count, np.int64), np.ones(row_count, np.bool_)
     indices[rows], is_null[rows] = 2 * keys, False
     return pc.take(split.spans, pa.array(indices, mask=is_null), boundscheck=False)
+
+
+def _exactly(texts: pa.StringArray, type_: pa.DataType) -> tuple[pa.Array, Bools | None]:
+    """All of them at once; where one is none of this type, they are looked at one by one."""
+    array = _cast(texts, type_)
+    if array is None:
+        return pa.nulls(len(texts), type_), np.ones(len(texts), np.bool_)
+    return array, None
 
 
 def _longs(texts: pa.StringArray) -> tuple[pa.Array, Bools | None]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dolake.crashpoints import reach
 from dolake.errors import Conflict
@@ -21,7 +23,9 @@ from dolake.pipeline.deletes import DeleteFiles
 from dolake.pipeline.iceberg import Iceberg, IcebergTable
 from dolake.pipeline.tasks import KeysJob, TablePlan, read_keys
 from dolake.tables import layout
-from dolake.tables.schema import Columns, Seen, grow, with_additions
+from dolake.tables.rules import LakeRules, TableRules
+from dolake.tables.schema import Seen, grow, grown
+from dolake.tables.types import Columns
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +33,15 @@ Json = dict[str, Any]
 
 Run = Callable[[Callable[[Any], Any], list[Any]], Iterator[Any]]
 """Runs a function on each job in Spark's workers, and yields the results in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Columns that get another type; and the schemas that both tables had before."""
+
+    columns: tuple[str, ...]
+    state_schema: str
+    changes_schema: str
 
 
 @dataclass(slots=True)
@@ -44,6 +57,11 @@ class SourceTable:
     files: dict[str, Json]
     """The state's data files by path, as a commit names them."""
     changes_files: dict[str, Json]
+    rules: TableRules
+    rebuild: Rebuild | None = None
+    """What the next publish writes anew, because columns get another type."""
+    exact: frozenset[str] = frozenset()
+    """Columns with integers that no double holds: they keep their type."""
     busy: set[str] = field(default_factory=set)
     """Data files that a compaction is reading: publishes do not merge them."""
 
@@ -63,8 +81,27 @@ class SourceTable:
     @property
     def plan(self) -> TablePlan:
         return TablePlan(
-            self.columns, self.state.schema, self.state.location, self.changes.schema, self.changes.location
+            self.columns,
+            self.state.schema,
+            self.state.location,
+            self.changes.schema,
+            self.changes.location,
+            self.rules,
+            self.rebuildable,
         )
+
+    @property
+    def rebuildable(self) -> frozenset[str]:
+        """Columns that may get another type within a publish: of a small table, while nobody else reads its files."""
+        rows = sum(entry["record-count"] for entry in self.changes_files.values())
+        if rows > self.rules.rebuild_rows_max or self.busy:
+            return frozenset()
+        return frozenset(column.name for column in self.columns if isinstance(column.type, str)) - self.exact
+
+
+def _joined(first: Columns, second: Columns) -> Columns:
+    """All of both; where a column is in both, the second has the word."""
+    return tuple({column.name: column for column in (*first, *second)}.values())
 
 
 def brief(entry: Json) -> Json:
@@ -76,8 +113,10 @@ def brief(entry: Json) -> Json:
 class SourceTables:
     """All of them, loaded when they are first needed."""
 
-    def __init__(self, iceberg: Iceberg, folder: Path, run: Run, *, has_source_in_key: bool) -> None:
+    def __init__(self, iceberg: Iceberg, folder: Path, run: Run, rules: LakeRules, *, has_source_in_key: bool) -> None:
         self._iceberg, self._folder, self._run = iceberg, folder, run
+        self._rules = rules
+        self._exact: dict[str, frozenset[str]] = {}
         self.has_source_in_key = has_source_in_key
         self._known: dict[str, SourceTable] = {}
         self._verified: set[Path] = set()
@@ -93,21 +132,59 @@ class SourceTables:
             self._known[name] = self._open(name, *self._aligned(state, changes))
         return self._known[name]
 
-    def grow(self, name: str, seen: Seen) -> SourceTable:
-        """Make the table if there is none, and give it the columns that were seen."""
+    @property
+    def rules(self) -> LakeRules:
+        return self._rules
+
+    def follow(self, rules: LakeRules) -> None:
+        """From now on these rules hold; tables that they change are loaded anew."""
+        for name in [name for name in self._known if rules.of(name) != self._rules.of(name)]:
+            del self._known[name]
+        self._rules = rules
+
+    def grow(self, name: str, seen: Seen, declared: Columns = ()) -> SourceTable:
+        """Make the table if there is none, and give it the columns that were seen or declared."""
         found = self.find(name)
         columns = found.columns if found else self._columns_of_half(name)
-        columns = with_additions(columns, grow(columns, seen))
+        rules = self._rules.of(name).reading
+        growth = grow(
+            columns,
+            seen,
+            leaves_max=rules.leaves_max,
+            inference=rules.inference,
+            declared=_joined(declared, rules.declared),
+            rebuildable=found.rebuildable if found else frozenset(),
+        )
+        columns = grown(columns, msgspec.structs.replace(growth, rebuilds=()))
         wanted_state = layout.state_schema(columns, has_source=self.has_source_in_key)
         wanted_changes = layout.changes_schema(columns)
         if found is None:
             return self._create(name, wanted_state, wanted_changes)
-        found.state = self._iceberg.add_columns(found.state, wanted_state)
-        reach("half_grown")
-        found.changes = self._iceberg.add_columns(found.changes, wanted_changes)
-        found.columns = layout.columns_of(json.loads(found.state.schema))
-        logger.info("columns added", extra={"table": name, "columns": len(found.columns)})
+        if growth.additions or growth.promotions:
+            found.state = self._iceberg.add_columns(found.state, wanted_state)
+            reach("half_grown")
+            found.changes = self._iceberg.add_columns(found.changes, wanted_changes)
+            found.columns = layout.columns_of(json.loads(found.state.schema))
+            logger.info("columns added", extra={"table": name, "columns": len(found.columns)})
+        if growth.rebuilds:
+            self._retype(found, growth.rebuilds)
         return found
+
+    def keep_exact(self, source: SourceTable, columns: Iterable[str]) -> None:
+        """These columns have integers that would not survive another type: never again."""
+        self._exact[source.name] = self._exact.get(source.name, frozenset()) | frozenset(columns)
+
+    def _retype(self, source: SourceTable, columns: Columns) -> None:
+        """Give columns other types, which others see with the next publish, together with the old rows in new files."""
+        now = source.rebuild or Rebuild((), source.state.schema, source.changes.schema)
+        types = {column.name: str(column.type) for column in columns}
+        paths: dict[tuple[str, ...], str] = {(name,): type_ for name, type_ in types.items()}
+        before: dict[tuple[str, ...], str] = {(layout.BEFORE, name): type_ for name, type_ in types.items()}
+        source.state = self._iceberg.retype_columns(source.state, paths)
+        source.changes = self._iceberg.retype_columns(source.changes, paths | before)
+        source.columns = layout.columns_of(json.loads(source.state.schema))
+        source.rebuild = replace(now, columns=(*now.columns, *types))
+        logger.info("columns get another type", extra={"table": source.name, "columns": types})
 
     def _columns_of_half(self, name: str) -> Columns:
         """Of a run that died when it had made one of the two tables."""
@@ -166,7 +243,9 @@ class SourceTables:
             index = rebuild(folder, state.snapshot_id, self._read_keys(list(files), deletes))
             logger.info("key index rebuilt", extra={"table": name, "rows": index.row_count})
         changes_files = {data["file-path"]: brief(data) for data, _ in self._iceberg.files(changes)}
-        return SourceTable(name, state, changes, columns, index, deletes, files, changes_files)
+        exact = self._exact.get(name, frozenset())
+        rules = self._rules.of(name)
+        return SourceTable(name, state, changes, columns, index, deletes, files, changes_files, rules, exact=exact)
 
     def _read_keys(self, paths: list[str], deletes: DeleteFiles) -> Iterator[Block]:
         jobs = [KeysJob(path, deletes.of(path), self.has_source_in_key) for path in paths]

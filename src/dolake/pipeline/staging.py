@@ -23,12 +23,13 @@ from dolake.keyindex import Block, Changes
 from dolake.pipeline import fold
 from dolake.pipeline.cut import Cut
 from dolake.pipeline.deletes import DeletePlan, Positions, union
-from dolake.pipeline.files import WriteOptions, remove_file, remove_files
+from dolake.pipeline.files import WriteOptions, ids_before, remove_file, remove_files, shape_of
 from dolake.pipeline.rewriting import RewriteJob, Rewritten, rewrite
-from dolake.pipeline.sourcetables import SourceTable, SourceTables
+from dolake.pipeline.sourcetables import Rebuild, SourceTable, SourceTables
 from dolake.pipeline.tasks import SliceJob, Staged, StateJob, Wanting, write_slice, write_state
 from dolake.tables.maintenance import files_to_merge
 from dolake.tables.schema import Seen
+from dolake.tables.types import Columns
 
 Json = dict[str, Any]
 Answer = dict[str, Staged | Wanting]
@@ -37,6 +38,10 @@ _ROUNDS = 4
 _STAGERS = 4
 _NO_TARGET = 1 << 60
 _NONE: Positions = np.empty(0, np.uint32)
+
+
+class Inexact(Exception):
+    """A column cannot get another type, because a value of it would be lost: stage again, and it keeps its own."""
 
 
 @dataclass(slots=True)
@@ -65,6 +70,8 @@ class StagedTable:
     """Data files of the state that leave it: their rows are in one of `state_files` now."""
     deletes: DeletePlan
     index_changes: Changes
+    replaced_changes: list[Json] = field(default_factory=list)
+    """Data files of the changes that leave them, because columns got another type."""
 
     @property
     def files(self) -> list[Json]:
@@ -145,6 +152,7 @@ class Staging:
                 options=self.options,
                 has_source_in_key=self._tables.has_source_in_key,
                 is_whole=len(cut.slices) == 1,
+                rules=self._tables.rules,
                 token=self._token,
                 only=only,
             )
@@ -154,11 +162,13 @@ class Staging:
 
     def _grow(self, answers: Iterable[Answer]) -> None:
         seen: dict[str, Seen] = {}
+        declared: dict[str, Columns] = {}
         for answer in answers:
             for name, part in _lacking(answer).items():
-                seen.setdefault(name, Seen()).merge(part)
+                seen.setdefault(name, Seen()).merge(part.seen)
+                declared[name] = (*declared.get(name, ()), *part.declared)
         for name, each in seen.items():
-            self._tables.grow(name, each)
+            self._tables.grow(name, each, declared[name])
 
     def _stage_table(self, name: str, slices: list[Staged | None], steps: Steps) -> StagedTable:
         source = self._tables.find(name)
@@ -173,10 +183,11 @@ class Staging:
             old = index.positions_by_path(index.look_up(joined.hashes))
         live = {path: rows - len(old.get(path, ())) for path, rows in source.live_rows().items()}
         live = {path: rows for path, rows in live.items() if path not in source.busy}
-        merged_paths = files_to_merge(live)
+        merged_paths = list(live) if source.rebuild else files_to_merge(live)
         with steps.timed("merge"):
             gone = {path: old.pop(path, _NONE) for path in merged_paths}
             merged = self._merge(source, {path: each for path, each in gone.items() if live[path]})
+            replaced = self._rebuild_changes(source)
         with steps.timed("deletes"):
             deletes = source.deletes.plan(old, self._token, merged_paths)
         blocks = [
@@ -188,11 +199,12 @@ class Staging:
             blocks.append(Block(file["file-path"], hashes, np.arange(len(hashes.hi))))
         return StagedTable(
             source,
-            [part.changes_file for part in found],
+            [*replaced.files, *(part.changes_file for part in found)],
             [file for file in (*state_files, *merged.files) if file],
             [source.files[path] for path in merged_paths],
             deletes,
             Changes(blocks, fold.gone(joined)),
+            list(source.changes_files.values()) if source.rebuild else [],
         )
 
     def _merge(self, source: SourceTable, files: dict[str, Positions]) -> Rewritten:
@@ -209,9 +221,33 @@ class Staging:
             token=self._token,
             has_keys=True,
             has_source_in_key=self._tables.has_source_in_key,
+            ids_before=_ids_before(source.rebuild, source.state.schema, is_state=True),
         )
-        merged: Rewritten = next(run_jobs(self._spark, rewrite, [job]))
-        return merged
+        return self._rewrite(source, job)
+
+    def _rebuild_changes(self, source: SourceTable) -> Rewritten:
+        """Where columns get another type: all changes so far, with that type."""
+        rebuild = source.rebuild
+        if rebuild is None or not source.changes_files:
+            return Rewritten()
+        job = RewriteJob(
+            schema=source.changes.schema,
+            location=source.changes.location,
+            files=dict.fromkeys(source.changes_files, _NONE),
+            options=self.options,
+            target_bytes=_NO_TARGET,
+            token=self._token,
+            has_keys=False,
+            ids_before=_ids_before(rebuild, source.changes.schema, is_state=False),
+        )
+        return self._rewrite(source, job)
+
+    def _rewrite(self, source: SourceTable, job: RewriteJob) -> Rewritten:
+        done: Rewritten = next(run_jobs(self._spark, rewrite, [job]))
+        if done.is_inexact and source.rebuild:
+            self._tables.keep_exact(source, source.rebuild.columns)
+            raise Inexact(f"{source.name} has integers that would not survive another type")
+        return done
 
     def _state_files(
         self, source: SourceTable, slices: list[Staged], rows: list[fold.Outcomes], *, is_whole: bool
@@ -232,9 +268,16 @@ class Staging:
         return files
 
 
-def _lacking(answer: Answer) -> dict[str, Seen]:
+def _ids_before(rebuild: Rebuild | None, schema: str, *, is_state: bool) -> dict[bytes, bytes]:
+    if rebuild is None:
+        return {}
+    old = rebuild.state_schema if is_state else rebuild.changes_schema
+    return ids_before(shape_of(old), shape_of(schema), rebuild.columns)
+
+
+def _lacking(answer: Answer) -> dict[str, Wanting]:
     """The tables that lack columns, and what was seen of them."""
-    return {name: part.seen for name, part in answer.items() if isinstance(part, Wanting)}
+    return {name: part for name, part in answer.items() if isinstance(part, Wanting)}
 
 
 def run_jobs(spark: SparkContext, do: Callable[[Any], Any], jobs: list[Any]) -> Iterator[Any]:

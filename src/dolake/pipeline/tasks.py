@@ -7,7 +7,7 @@ Promise: a result names files that are written and synced, or the columns that a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,12 +27,15 @@ from dolake.pipeline.gather import Gathered, gather
 from dolake.pipeline.rows import Rows, read_rows
 from dolake.storage.local import path_of
 from dolake.tables.layout import BEFORE, KEY, RESCUED, SOURCE
-from dolake.tables.schema import Columns, Seen
+from dolake.tables.rules import LakeRules, ReadingRules, TableRules
+from dolake.tables.schema import Seen, grow
+from dolake.tables.types import Columns, Field, column_name, parse_type, problem_with_column_name
 from dolake.wire.messages import EventMetadata, RawEvent
 
 Json = dict[str, Any]
 _NO_IMAGE = b"null"
 _FIRST_LOOK_ROWS = 4_000
+_USUAL = ReadingRules()
 _split_row = Decoder(dict[str, Raw]).decode
 
 
@@ -45,6 +48,9 @@ class TablePlan:
     state_location: str
     changes_schema: str
     changes_location: str
+    rules: TableRules = field(default_factory=TableRules)
+    rebuildable: frozenset[str] = frozenset()
+    """Columns that may get another type within this publish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ class SliceJob:
     is_whole: bool
     token: str
     """What the names of all files of one try begin with, so that they can be found when it fails."""
+    rules: LakeRules = field(default_factory=LakeRules)
     only: frozenset[str] | None = None
     """Where a first try asked for columns: the tables that did."""
 
@@ -74,9 +81,10 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Wanting:
-    """The table lacks columns that this slice brings."""
+    """The table lacks columns that this slice brings, or has them with types that are too narrow."""
 
     seen: Seen
+    declared: Columns = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,7 @@ class StateJob:
 
 def write_slice(job: SliceJob) -> dict[str, Staged | Wanting]:
     """Each table's changes of this slice as one data file."""
-    gathered = gather(Path(job.journal), job.part, job.only)
+    gathered = gather(Path(job.journal), job.part, job.only, job.rules)
     return {table: _write_table(job, table, changes) for table, changes in gathered.items()}
 
 
@@ -116,9 +124,16 @@ def write_state(job: StateJob) -> Json:
 def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanting:
     plan = job.plans.get(table)
     if plan is None:
-        return Wanting(first_look(changes))
+        return Wanting(first_look(changes), declared_by(_metadata_of(changes.events)))
     shape = shape_of(plan.changes_schema)
-    read = read_changes(changes, plan.columns, shape, has_source_in_key=job.has_source_in_key)
+    read = read_changes(
+        changes,
+        plan.columns,
+        shape,
+        plan.rules.reading,
+        has_source_in_key=job.has_source_in_key,
+        rebuildable=plan.rebuildable,
+    )
     if isinstance(read, Wanting):
         return read
     folded = fold(read.outcomes)
@@ -129,15 +144,25 @@ def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanti
 
 
 def read_changes(
-    changes: Gathered, columns: Columns, shape: Shape, *, has_source_in_key: bool
+    changes: Gathered,
+    columns: Columns,
+    shape: Shape,
+    rules: ReadingRules = _USUAL,
+    *,
+    has_source_in_key: bool,
+    rebuildable: frozenset[str] = frozenset(),
 ) -> ReadChanges | Wanting:
     """Changes of one table as rows of its changes table, or what columns it lacks."""
+    metadata = _metadata_of(changes.events)
+    declared = declared_by(metadata)
+    if declared and grow(columns, Seen(), declared=declared, leaves_max=rules.leaves_max, rebuildable=rebuildable):
+        return Wanting(Seen(), declared)
     images = [_image_of(event) for event in changes.events]
     olds = [index for index, event in enumerate(changes.events) if event.operation == "UPDATE" and _has_before(event)]
-    rows = read_rows([*images, *(bytes(cast("Raw", changes.events[index].before)) for index in olds)], columns)
+    befores = [bytes(cast("Raw", changes.events[index].before)) for index in olds]
+    rows = read_rows([*images, *befores], columns, rules.leaves_max, rebuildable)
     if rows.columns is None:
-        return Wanting(rows.unknown)
-    metadata = _metadata_of(changes.events)
+        return Wanting(rows.unknown, declared)
     own, change_of = _outcomes(changes, metadata, has_source_in_key=has_source_in_key)
     written = _changes_table(changes, metadata, rows.columns, _rescued(rows, images, olds), olds, shape)
     return ReadChanges(written, own, change_of)
@@ -147,6 +172,17 @@ def _metadata_of(events: list[RawEvent]) -> dict[int, EventMetadata]:
     """Of those events that have any."""
     found = ((index, metadata_of(event)) for index, event in enumerate(events) if event.metadata is not UNSET)
     return {index: metadata for index, metadata in found if metadata is not None}
+
+
+def declared_by(metadata: Mapping[int, EventMetadata]) -> Columns:
+    """The columns that these events declare, the last word on each; types that nobody knows are inferred."""
+    found: dict[str, Field] = {}
+    for each in metadata.values():
+        for column in each.schema or ():
+            name, type_ = column_name(column.name), parse_type(column.type)
+            if type_ is not None and problem_with_column_name(name) is None:
+                found[name] = Field(name, type_)
+    return tuple(found.values())
 
 
 def first_look(changes: Gathered, columns: Columns = ()) -> Seen:
@@ -248,15 +284,15 @@ def _changes_table(
         RESCUED: rescued,
     }
     arrays = []
-    for field in shape.arrow:
-        if field.name == BEFORE:
-            arrays.append(_before(columns, events, olds, field.type))
-        elif field.name in own:
+    for column in shape.arrow:
+        if column.name == BEFORE:
+            arrays.append(_before(columns, events, olds, column.type))
+        elif column.name in own:
             arrays.append(
-                pa.array(own[field.name], field.type) if isinstance(own[field.name], list) else own[field.name]
+                pa.array(own[column.name], column.type) if isinstance(own[column.name], list) else own[column.name]
             )
         else:
-            arrays.append(columns.column(field.name).slice(0, count))
+            arrays.append(columns.column(column.name).slice(0, count))
     return pa.table(arrays, schema=shape.arrow)
 
 

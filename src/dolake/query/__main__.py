@@ -31,6 +31,7 @@ from dolake.query.planning import Planner
 from dolake.query.reader import LakeReader, open_reader
 from dolake.query.watch import Watch
 from dolake.query.worker import Worker, listening
+from dolake.settings.tables import lake_rules
 from dolake.storage.local import LocalStorage
 from dolake.telemetry import start_logging
 
@@ -71,6 +72,7 @@ async def _serve(worker: Worker, reader: LakeReader, socket: str, reports: Binar
     def follow(settings: Sections) -> None:
         worker.follow(settings.query)
         reader.tail.bytes_max = settings.query.tail_max_bytes
+        reader.tail.use(lake_rules(settings.lake))
         reader.transaction_wait_max_ms = settings.lake.transaction_wait_max_ms
 
     def listen() -> None:
@@ -99,6 +101,7 @@ def open_parts(home: Path, settings: Sections, watch: Watch) -> tuple[Parts, Lak
     reader = open_reader(
         home,
         files,
+        lake_rules(settings.lake),
         has_source_in_key=settings.lake.key_scope == "source",
         tail_max_bytes=settings.query.tail_max_bytes,
         wait_max_ms=settings.lake.transaction_wait_max_ms,

@@ -16,7 +16,7 @@ from dolake.query.overlay import Overlay
 from dolake.query.sqltext import literal, names, quoted, selected
 from dolake.query.table_tail import Cut, TableTail
 from dolake.tables.layout import BEFORE, changes_schema
-from dolake.tables.schema import OUR_NAMES, Columns, Field, StructType
+from dolake.tables.types import OUR_NAMES, Columns, Field, StructType
 
 _numbers = itertools.count(1)
 

@@ -16,7 +16,7 @@ from dolake.catalog.documents import Documents
 from dolake.positions import Position
 from dolake.storage.base import Storage
 from dolake.tables.layout import CHANGES_SUFFIX, OURS, columns_of
-from dolake.tables.schema import Columns
+from dolake.tables.types import Columns
 
 Json = dict[str, Any]
 

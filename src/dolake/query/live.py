@@ -23,7 +23,7 @@ from dolake.query.overlay import Overlay, Overlays
 from dolake.query.sqltext import literal, names, quoted, selected
 from dolake.query.table_tail import Cut, TableTail, TailState
 from dolake.tables.layout import KEY, RESCUED, SOURCE
-from dolake.tables.schema import Columns, Field
+from dolake.tables.types import Columns, Field
 
 _TABLES_MAX = 256
 _numbers = itertools.count(1)

@@ -30,7 +30,8 @@ from dolake.query.tail import Tail
 from dolake.query.time_travel import begun_sql, oldest_sql, position_sql, scan_past
 from dolake.tables.layout import CHANGES_SUFFIX, KEY, RESCUED
 from dolake.tables.names import plain_table_name
-from dolake.tables.schema import OUR_NAMES, source_name
+from dolake.tables.rules import LakeRules
+from dolake.tables.types import OUR_NAMES, source_name
 
 _TRIES = 5
 _TRY_AGAIN_S = 0.02
@@ -432,7 +433,7 @@ class View:
 
 
 def open_reader(
-    home: Path, files: LakeFiles, *, has_source_in_key: bool, tail_max_bytes: int, wait_max_ms: int
+    home: Path, files: LakeFiles, rules: LakeRules, *, has_source_in_key: bool, tail_max_bytes: int, wait_max_ms: int
 ) -> LakeReader:
     """A reader of the lake in this home. Its scratch folder is emptied."""
     scratch = home / "query" / "overlays"
@@ -440,7 +441,7 @@ def open_reader(
     for left in scratch.iterdir():
         left.unlink()
     live = LiveTables(home / "keyindex", Overlays(scratch), has_source_in_key=has_source_in_key)
-    tail = Tail(home / "journal", has_source_in_key=has_source_in_key, bytes_max=tail_max_bytes)
+    tail = Tail(home / "journal", has_source_in_key=has_source_in_key, bytes_max=tail_max_bytes, rules=rules)
     return LakeReader(files, tail, live, transaction_wait_max_ms=wait_max_ms)
 
 

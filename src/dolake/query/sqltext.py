@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dolake.tables.schema import Columns, Field, ListType, StructType, Type
+from dolake.tables.types import Columns, Field, ListType, StructType, Type
 
 _TYPES = {
     "long": "BIGINT",

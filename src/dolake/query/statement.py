@@ -15,7 +15,7 @@ from typing import Literal
 from dolake.errors import InvalidSql
 from dolake.query.relation import Relation
 from dolake.query.sqltext import names, quoted
-from dolake.tables.schema import OUR_NAMES
+from dolake.tables.types import OUR_NAMES
 
 HIDDEN = frozenset(OUR_NAMES)
 """Columns that `*` leaves out."""

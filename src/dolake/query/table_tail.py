@@ -28,10 +28,13 @@ from dolake.pipeline.tasks import Wanting, first_look, read_changes, without_bef
 from dolake.positions import Position
 from dolake.query.folding import Folding
 from dolake.tables.layout import KEY, RESCUED, SOURCE, changes_schema
-from dolake.tables.schema import Columns, Seen, grow, with_additions
+from dolake.tables.rules import ReadingRules
+from dolake.tables.schema import Seen, grow, grown
+from dolake.tables.types import Columns
 from dolake.wire.messages import RawEvent
 
 _GROWS_MAX = 5
+_USUAL = ReadingRules()
 _CHUNKS_MAX = 24
 _LOOKED_AT_AGAIN_MAX = 4_000
 _PREPARED_MIN = 200
@@ -75,10 +78,12 @@ class TableTail:
     """The tail of one table. The lock of the tail guards it."""
 
     has_source_in_key: bool
+    rules: ReadingRules = _USUAL
     _pending: Gathered = field(default_factory=Gathered)
     _chunks: list[_Chunk] = field(default_factory=list)
     _base: Columns = ()
     _seen: Seen = field(default_factory=Seen)
+    _declared: Columns = ()
     _folded: tuple[object, TailState] | None = None
     _folding: Folding | None = None
     _folding_of: object = None
@@ -173,17 +178,25 @@ class TableTail:
     def _read(self, base: Columns) -> Columns:
         """Turn what is pending into rows. A column that the table lacks makes all of the tail be read again."""
         if base != self._base:
-            self._base, self._seen = base, Seen()
+            self._base, self._seen, self._declared = base, Seen(), ()
             self._unread()
         has_looked_again = False
         for _ in range(_GROWS_MAX):
-            columns = with_additions(base, grow(base, self._seen))
+            columns = self._columns(base)
             if not self._pending.events:
                 return columns
-            read = read_changes(self._pending, columns, _shape(columns), has_source_in_key=self.has_source_in_key)
+            read = read_changes(
+                self._pending,
+                columns,
+                _shape(columns),
+                self.rules,
+                has_source_in_key=self.has_source_in_key,
+                rebuildable=_names(columns),
+            )
             if isinstance(read, Wanting):
                 self._unread()
                 self._seen.merge(read.seen)
+                self._declared = (*self._declared, *read.declared)
                 if not base:  # all values in view, so that a new table gets the types that the pipeline will give it
                     self._seen.merge(first_look(self._pending))
                 continue
@@ -200,6 +213,18 @@ class TableTail:
         raise Unavailable(
             "the columns of the newest changes cannot be told yet", hint="ask again after the next publish"
         )
+
+    def _columns(self, base: Columns) -> Columns:
+        """As the pipeline will make them; whole numbers become fractions here whatever the table's size."""
+        growth = grow(
+            base,
+            self._seen,
+            leaves_max=self.rules.leaves_max,
+            inference=self.rules.inference,
+            declared=(*self._declared, *self.rules.declared) if self._declared or not base else self.rules.declared,
+            rebuildable=_names(base),
+        )
+        return grown(base, growth)
 
     def _is_worth_another_look(self, rows: pa.Table) -> bool:
         """A value did not fit a column that the tail alone has: with all values in view it may have another type."""
@@ -265,6 +290,10 @@ def _is_shown(chunk: _Chunk, cut: Cut) -> NDArray[np.bool_]:
         until = np.array([held.get(record.stream, nowhere) for record in chunk.raw.records], np.int64)
         shown &= chunk.positions < until[chunk.raw.record_of]
     return shown
+
+
+def _names(columns: Columns) -> frozenset[str]:
+    return frozenset(each.name for each in columns if isinstance(each.type, str))
 
 
 @lru_cache(maxsize=256)

@@ -18,19 +18,24 @@ from dolake.changes import StreamId
 from dolake.errors import Unavailable
 from dolake.journal.reader import JournalReader, Place
 from dolake.journal.record import Record
+from dolake.pipeline.gather import as_the_lake_may_keep
 from dolake.positions import START, Position
 from dolake.query.table_tail import Cut, TableTail
 from dolake.query.transactions import Transactions
 from dolake.tables.names import plain_table_name
+from dolake.tables.rules import LakeRules
 from dolake.wire.messages import decode_raw_batch
+
+_USUAL = LakeRules()
 
 
 class Tail:
     """The tail of the lake, as far as this process has read it. Any thread may ask."""
 
-    def __init__(self, journal: Path, *, has_source_in_key: bool, bytes_max: int) -> None:
+    def __init__(self, journal: Path, *, has_source_in_key: bool, bytes_max: int, rules: LakeRules = _USUAL) -> None:
         self._reader = JournalReader(journal)
         self._has_source_in_key, self.bytes_max = has_source_in_key, bytes_max
+        self._rules = rules
         self._lock = threading.RLock()
         self._start: Position = START
         self._end: Position | None = None
@@ -53,6 +58,14 @@ class Tail:
     def lock(self) -> threading.RLock:
         """Held by who asks several things that belong together."""
         return self._lock
+
+    def use(self, rules: LakeRules) -> None:
+        """From now on changes are read by these rules; those that are here are read again."""
+        with self._lock:
+            if rules != self._rules:
+                self._rules = rules
+                if self._end is not None:
+                    self._begin_at(self._start)
 
     def durable(self) -> Position:
         return self._reader.durable()
@@ -142,8 +155,12 @@ class Tail:
         for index in range(first, record.change_count):
             by_table.setdefault(plain_table_name(events[index].table), []).append(index)
         for table, indexes in by_table.items():
-            own = self._tables.setdefault(table, TableTail(self._has_source_in_key))
-            own.add([events[index] for index in indexes], [record.position + index for index in indexes], record)
+            if not self._rules.takes(table):
+                continue
+            rules = self._rules.of(table).reading
+            own = self._tables.setdefault(table, TableTail(self._has_source_in_key, rules))
+            kept = as_the_lake_may_keep([events[index] for index in indexes], rules)
+            own.add(kept, [record.position + index for index in indexes], record)
         self._ends.append(record.end)
         self._times_ms.append(record.commit_timestamp_ms)
         self._sizes.append(len(record.payload))

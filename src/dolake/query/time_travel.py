@@ -16,7 +16,7 @@ from dolake.query.overlay import Overlay
 from dolake.query.past import Past
 from dolake.query.sqltext import literal, moment, names, quoted, selected
 from dolake.tables.layout import BEFORE, KEY, RESCUED, SOURCE
-from dolake.tables.schema import Columns, Field
+from dolake.tables.types import Columns, Field
 
 _PREVIOUS = "_previous_key"
 # What a change rescued of the row before it is not in the state. A patch with null removes a name.

@@ -34,7 +34,7 @@ from dolake.positions import Position
 from dolake.receiver import admission
 from dolake.receiver.endpoint import Receiver
 from dolake.tables.layout import RESCUED, table_names
-from dolake.tables.schema import source_name
+from dolake.tables.types import source_name
 from dolake.wire.messages import EnvelopeBatch, RawBatch, RawEvent, check_events, decode_received, encode
 
 logger = logging.getLogger(__name__)

@@ -135,6 +135,8 @@ def parse_text(setting: Setting, text: str) -> Any:
                 return float(word)
             case msgspec.inspect.BoolType():
                 return _BOOLEANS.get(word.lower(), text)
+            case msgspec.inspect.DictType():
+                return msgspec.json.decode(word)
             case msgspec.inspect.VarTupleType():
                 return [part.strip() for part in text.split(",") if part.strip()]
     except ValueError:

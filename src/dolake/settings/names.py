@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import msgspec.inspect
+from msgspec import NODEFAULT
 from msgspec.structs import fields
 
 from dolake.settings.schema import Settings
@@ -132,7 +133,7 @@ def _settings() -> Iterator[Setting]:
                 name=field.name,
                 type=field.type,
                 shape=meta.type,
-                default=field.default,
+                default=field.default if field.default is not NODEFAULT else field.default_factory(),
                 description=(meta.extra_json_schema or {})["description"],
                 allowed=extra.get("allowed") or describe_allowed(meta.type, get_args(field.type)[0]),
                 needs_restart="restart" in extra,

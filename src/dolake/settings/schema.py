@@ -7,11 +7,15 @@ A Struct built directly is trusted, so that a test can build its section in one 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
+
+from dolake.tables.names import problem_with_table_name
+from dolake.tables.rules import problem_with_mask
+from dolake.tables.types import parse_type
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 BYTES_MAX = 2**50
@@ -93,6 +97,48 @@ _LOCATION_ROOTS = Meta(
     extra={**RESTART, "allowed": "a list of absolute paths such as `/data/shared`"},
 )
 
+_TYPE_WORDS = "decimal(10,2), date, timestamp, timestamptz, uuid, binary, int, long, float, double, boolean, string"
+
+
+class TableSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What its owner wants of one table; what is not said here is as in the lake."""
+
+    columns: dict[str, str] = {}
+    """Declared types by the source's names."""
+    include_columns: tuple[str, ...] | None = None
+    exclude_columns: tuple[str, ...] = ()
+    mask: dict[str, str] = {}
+    infer_timestamps: bool | None = None
+    rebuild_rows_max: Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None = None
+    fail_stop: bool = False
+    partition_by: str | tuple[str, ...] = ()
+    sort_by: str | tuple[str, ...] = ()
+    target_file_size_bytes: Annotated[int, Meta(ge=KIB, le=BYTES_MAX)] | None = None
+    parquet_row_group_size: Annotated[int, Meta(ge=1, le=COUNT_MAX)] | None = None
+    parquet_compression: Literal["none", "snappy", "gzip", "zstd"] | None = None
+
+
+def problem_with_tables(tables: Mapping[str, TableSettings]) -> str:
+    """What is wrong with the first bad entry, or an empty string."""
+    for name, table in tables.items():
+        if problem := problem_with_table_name(name):
+            return f"the name {name!r} {problem}"
+        for column, type_ in table.columns.items():
+            if parse_type(type_) is None:
+                return f"{name}: column {column!r} cannot have the type {type_!r}; types are {_TYPE_WORDS}"
+        for column, mask in table.mask.items():
+            if problem := problem_with_mask(mask):
+                return f"{name}: the mask {mask!r} of column {column!r} {problem}"
+    return ""
+
+
+_TABLES = Meta(
+    max_length=10_000,
+    description="What single tables are to be like, by the source's name of the table; see below.",
+    extra={"allowed": 'sections such as `[tables."shop.orders"]`', "check": problem_with_tables},
+)
+_PATTERNS = {"allowed": "a list of table names, in which `*` stands for anything"}
+
 PRIVATE_NETWORKS = (
     "10.0.0.0/8",
     "172.16.0.0/12",
@@ -163,6 +209,38 @@ class DoLakeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     transaction_bytes_max: Annotated[
         int, _whole("Most bytes that wait for the end of a transaction; then what came is published.", KIB, BYTES_MAX)
     ] = 64 * MIB
+    infer_timestamps: Annotated[
+        bool, _says("Make columns of times from texts that are ISO 8601 date and time; if false they stay text.")
+    ] = True
+    columns_max: Annotated[
+        int, _whole("Most columns of a table, fields of objects included; what is more goes to `_rescued`.", 1, 10_000)
+    ] = 1_000
+    struct_fields_max: Annotated[
+        int, _whole("Fields from which a new object counts as a map, and becomes a column of JSON text.", 1, 10_000)
+    ] = 200
+    rebuild_rows_max: Annotated[
+        int,
+        _whole(
+            "Changes up to which a table's whole numbers become fractions when one comes; later it waits in"
+            " `_rescued`.",
+            0,
+            COUNT_MAX,
+        ),
+    ] = 1_000_000
+    partition_by: Annotated[
+        Literal["", "date"],
+        _says(
+            "How tables are partitioned that have no partitions of their own: `date` means by day, where a table has"
+            " a column of days or times.",
+            {"allowed": "empty, or `date`"},
+        ),
+    ] = ""
+    include_tables: Annotated[tuple[str, ...], _says("Tables that the lake takes.", _PATTERNS)] = ("*",)
+    exclude_tables: Annotated[tuple[str, ...], _says("Tables that the lake leaves out.", _PATTERNS)] = ()
+    mask_secret: Annotated[
+        str, _says("What goes into every hash of a masked value.", {"allowed": "any text; keep it to yourself"})
+    ] = ""
+    tables: Annotated[dict[str, TableSettings], _TABLES] = {}
 
 
 class RateLimitConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -184,7 +184,9 @@ def to_public(settings: msgspec.Struct) -> dict[str, Any]:
 def _public_value(name: str, value: Any) -> Any:
     if is_secret(name) and value:
         return "***"
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(value)
+    return msgspec.to_builtins(value) if isinstance(value, dict) else value
 
 
 def _waits(key: str, running: Given, wanted: Given) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from dolake.tables.names import split_table_name
-from dolake.tables.schema import Columns, Field, ListType, StructType, Type, source_name
+from dolake.tables.types import Columns, Field, ListType, StructType, Type, source_name
 
 Json = dict[str, Any]
 
@@ -108,7 +108,7 @@ def _type(type_: Type, ids: Any) -> Any:
 
 def _type_of(type_: Any) -> Type:
     if isinstance(type_, str):
-        return type_  # type: ignore[return-value]
+        return type_
     if type_["type"] == "list":
         return ListType(_type_of(type_["element"]))
     return StructType(tuple(Field(field["name"], _type_of(field["type"])) for field in type_["fields"]))

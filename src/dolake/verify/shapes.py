@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dolake.tables.layout import BEFORE
-from dolake.tables.schema import source_name
+from dolake.tables.types import source_name
 
 Json = dict[str, Any]
 _TYPES = {

@@ -55,6 +55,24 @@ FlushReason = Literal["manual", "shutdown", "buffer_full", "time_threshold"]
 # --- what an event looks like ----------------------------------------------------------------------------------------
 
 
+class SchemaColumn(Struct, rename="camel", frozen=True, gc=False):
+    """A column as its source declares it. Whether it may be null, and is part of the key, is for people to read."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=1_024)]
+    type: Annotated[str, Meta(min_length=1, max_length=256)]
+    nullable: bool = True
+    key: bool = False
+
+
+class Ddl(Struct, rename="camel", frozen=True, gc=False):
+    """What a source has done to a table, not to a row of it."""
+
+    action: Literal["truncate", "drop", "rename", "rename_column", "drop_column"]
+    column: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
+    to: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
+    """The new name of the table or the column."""
+
+
 class EventMetadata(Struct, rename="camel", frozen=True, gc=False):
     """The metadata fields that mean something to DoLake; a source may add others of its own."""
 
@@ -62,6 +80,8 @@ class EventMetadata(Struct, rename="camel", frozen=True, gc=False):
     transaction_end: bool = False
     previous_row_id: Annotated[str, Meta(min_length=1, max_length=ROW_ID_LENGTH_MAX)] | None = None
     unchanged: list[str] | None = None
+    schema: Annotated[list[SchemaColumn], Meta(max_length=10_000)] | None = None
+    ddl: Ddl | None = None
 
 
 class _EventHead(Struct, rename="camel", kw_only=True, gc=False):
