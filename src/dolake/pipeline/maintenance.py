@@ -23,6 +23,7 @@ import msgspec
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from dolake.errors import Conflict, DoLakeError, Unavailable
+from dolake.pipeline.arranging import partition_of
 from dolake.pipeline.compaction import Compactor
 from dolake.pipeline.garbage import GarbageJob, Waiting, find_garbage, remove
 from dolake.pipeline.link import JobKind, JobReport, JobState, Maintain, Sections, Start
@@ -191,7 +192,7 @@ class Upkeep:
             self._publisher.look_if_uncertain()
             source = self._publisher.tables.find(name)
             facts = [] if source is None else list(_facts(source))
-        rules = self._settings.rules
+        rules = self._settings.rules.with_target(source.rules.layout.target_file_size_bytes if source else None)
         if is_urgent and self._is_pressed:
             rules = rules.relaxed()
         found = [
@@ -215,7 +216,8 @@ class Upkeep:
 
     def _compact_piece(self, job: _Job, name: str, candidate: Candidate, *, is_state: bool) -> bool:
         """False when a publish has merged some of these files meanwhile: then something else is due."""
-        target_bytes = self._settings.compaction.target_file_size_bytes
+        layout = self._publisher.tables.rules.of(name).layout
+        target_bytes = layout.target_file_size_bytes or self._settings.compaction.target_file_size_bytes
         try:
             done = self._compactor.compact(name, candidate.paths, is_state=is_state, target_bytes=target_bytes)
         except Conflict:
@@ -349,7 +351,7 @@ def _facts(source: SourceTable) -> Iterator[tuple[TableFacts, bool]]:
 
 def _file_facts(file: Json, live: int) -> FileFacts:
     rows = file["record-count"]
-    return FileFacts(file["file-path"], file["file-size-in-bytes"], rows, rows - live)
+    return FileFacts(file["file-path"], file["file-size-in-bytes"], rows, rows - live, partition_of(file))
 
 
 def _log_mistake(error: Exception) -> None:

@@ -243,6 +243,7 @@ def sync_manifests(commits: Iterable[StagedCommit]) -> None:
         path = path_of(commit.manifest_list)
         mark = path.stem.rpartition("-1-")[2]  # the library gives all files of a commit one uuid
         files += (*path.parent.glob(f"*{mark}*.avro"), path.parent, path_of(commit.location) / "data")
+        files += map(path_of, commit.folders)
     with ThreadPoolExecutor(_SYNCERS) as threads:
         list(threads.map(sync_path, files))
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dolake.keyindex.datafiles import Block
 from dolake.keyindex.hashes import Hashes, hash_keys, no_hashes
+from dolake.pipeline.arranging import Arrangement, arranged
 from dolake.pipeline.cut import Slice, metadata_of
 from dolake.pipeline.files import Shape, WriteOptions, new_file, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold, outcomes
@@ -51,6 +52,8 @@ class TablePlan:
     rules: TableRules = field(default_factory=TableRules)
     rebuildable: frozenset[str] = frozenset()
     """Columns that may get another type within this publish."""
+    arrangement: Arrangement = field(default_factory=Arrangement)
+    """Of the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,25 @@ class SliceJob:
 
 
 @dataclass(frozen=True, slots=True)
+class StateFile:
+    """A data file of the state, and which of the rows that were to be written it has; None means all, in order."""
+
+    entry: Json
+    order: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """What a slice became for one table; `outcomes` are folded, with rows of the changes file."""
 
     outcomes: Outcomes
     changes_file: Json
-    state_file: Json | None
+    state_files: tuple[StateFile, ...] = ()
+
+    @property
+    def state_file(self) -> Json | None:
+        """Of a table without partitions."""
+        return self.state_files[0].entry if self.state_files else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +129,12 @@ def write_slice(job: SliceJob) -> dict[str, Staged | Wanting]:
     return {table: _write_table(job, table, changes) for table, changes in gathered.items()}
 
 
-def write_state(job: StateJob) -> Json:
+def write_state(job: StateJob) -> tuple[StateFile, ...]:
     """The state's rows, taken from the changes file that an earlier job wrote."""
     shape = shape_of(job.plan.state_schema)
     names = shape.arrow.names
     changes = pq.read_table(path_of(job.changes_file), columns=names, partitioning=None)
-    return _write_state(changes, job.rows, job.plan, job.options, job.token)
+    return _write_state(changes, job.rows, job.plan, job.options.of(job.plan.rules.layout), job.token)
 
 
 def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanting:
@@ -137,10 +153,11 @@ def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanti
     if isinstance(read, Wanting):
         return read
     folded = fold(read.outcomes)
-    changes_file = write_rows(read.rows, new_file(plan.changes_location, job.token), shape, job.options)
+    options = job.options.of(plan.rules.layout)
+    changes_file = write_rows(read.rows, new_file(plan.changes_location, job.token), shape, options)
     kept = folded.rows[folded.rows != GONE]
-    state_file = _write_state(read.rows, kept, plan, job.options, job.token) if job.is_whole and len(kept) else None
-    return Staged(folded, changes_file, state_file)
+    state_files = _write_state(read.rows, kept, plan, options, job.token) if job.is_whole and len(kept) else ()
+    return Staged(folded, changes_file, state_files)
 
 
 def read_changes(
@@ -330,7 +347,7 @@ def _before(columns: pa.RecordBatch, events: list[RawEvent], olds: list[int], ty
 
 def _write_state(
     changes: pa.Table, rows: NDArray[np.int64], plan: TablePlan, options: WriteOptions, token: str
-) -> Json:
+) -> tuple[StateFile, ...]:
     shape = shape_of(plan.state_schema)
     chosen = changes.select(shape.arrow.names)
     if len(rows) < changes.num_rows:
@@ -338,7 +355,15 @@ def _write_state(
     if (rescued := chosen.column(RESCUED)).null_count < len(rescued):
         chosen = chosen.set_column(chosen.schema.names.index(RESCUED), RESCUED, without_before(rescued))
     state = pa.table(chosen.columns, schema=shape.arrow)
-    return write_rows(state, new_file(plan.state_location, token), shape, options)
+    location = plan.state_location
+    if plan.arrangement.is_plain:
+        return (StateFile(write_rows(state, new_file(location, token), shape, options)),)
+    return tuple(
+        StateFile(
+            write_rows(piece.rows, new_file(location, token, piece.folder), shape, options) | piece.mark, piece.order
+        )
+        for piece in arranged(state, plan.arrangement)
+    )
 
 
 def hashes_of(state: pa.Table, *, has_source_in_key: bool) -> Hashes:

@@ -20,6 +20,7 @@ from dolake.errors import InvalidInput, NotFound
 from dolake.pipeline.link import Cancel, JobKind, JobReport, Maintain, Sections
 from dolake.settings import Settings
 from dolake.settings.names import camel
+from dolake.settings.tables import lake_rules
 from dolake.tables.layout import CHANGES_SUFFIX, table_names
 from dolake.tables.maintenance import Candidate, candidates
 from dolake.tables.names import NAMESPACE_DEFAULT, plain_table_name, split_table_name
@@ -153,8 +154,9 @@ def checked_tables(catalog: Catalog, namespace: object, table: object) -> list[s
 def due(catalog: Catalog, settings: Settings, sources: Iterable[str], now_ms: int) -> list[Candidate]:
     """What is due now in both tables of these sources, the most useful first."""
     found: list[Candidate] = []
-    rules = Sections.of(settings).rules
+    usual, lake = Sections.of(settings).rules, lake_rules(settings.lake)
     for source in sources:
+        rules = usual.with_target(lake.of(source).layout.target_file_size_bytes)
         for full_name in table_names(source):
             try:
                 document = catalog.tables.load(Name(full_name[:-1], full_name[-1]))

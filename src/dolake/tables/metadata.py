@@ -99,7 +99,7 @@ def _highest_id(type_: Any) -> int:
     """Of a schema, or of what is inside one of its columns."""
     if not isinstance(type_, Mapping):
         return 0
-    own = [type_[key] for key in ("id", "element-id", "key-id", "value-id") if key in type_]
+    own: list[int] = [type_[key] for key in ("id", "element-id", "key-id", "value-id") if key in type_]
     inside = (type_.get(key) for key in ("type", "element", "key", "value"))
     return max([0, *own, *map(_highest_id, (*type_.get("fields", ()), *inside))])
 

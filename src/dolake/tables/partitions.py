@@ -197,7 +197,8 @@ def spec_changes(
 
 
 def _unused(field: Json, names: Mapping[str, tuple[int, str]]) -> str:
-    candidates = (field["name"], *(f"{field['name']}_{number}" for number in range(2, 1_000)))
+    usual = str(field["name"])
+    candidates = (usual, *(f"{usual}_{number}" for number in range(2, 1_000)))
     return next(name for name in candidates if names.get(name, _meaning(field)) == _meaning(field))
 
 
