@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from dolake.catalog.documents import Document
-from dolake.catalog.partitions import PartitionNames, readable_table
+from dolake.catalog.partitions import readable_table
 from dolake.storage.base import Storage
 from dolake.tables.maintenance import FileFacts, TableFacts
+from dolake.tables.transforms import PartitionNames
 
 
 def table_facts(name: str, document: Document, storage: Storage) -> TableFacts:

@@ -10,17 +10,15 @@ from __future__ import annotations
 import contextlib
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
 from typing import Any
 
 from dolake.catalog.documents import Document
 from dolake.catalog.errors import IllegalArgument, MissingFile
-from dolake.catalog.types import canonical_transform
 from dolake.errors import NotFound
 from dolake.storage.base import Storage
-from dolake.tables.transforms import partition_name, shown_value
+from dolake.tables.transforms import PartitionNames, partition_name
 
 # What a stranger's bytes do to the library that reads them.
 _BAD_FILE = (ValueError, LookupError, TypeError, ArithmeticError, EOFError, AssertionError, struct.error, zlib.error)
@@ -43,27 +41,6 @@ def partition_stats(document: Document, storage: Storage) -> list[dict[str, Any]
                 found[key].add(file, entry.snapshot_id)
         times_ms = {each["snapshot-id"]: each["timestamp-ms"] for each in document.metadata.get("snapshots") or ()}
         return [_entry(names, *key, figures, times_ms) for key, figures in found.items()]
-
-
-class PartitionNames:
-    """How people read the partitions of a table, whichever spec they are of."""
-
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self._fields = {
-            spec["spec-id"]: [(field["name"], canonical_transform(field["transform"])) for field in spec["fields"]]
-            for spec in metadata.get("partition-specs") or ()
-        }
-
-    def values(self, spec_id: int, values: Sequence[Any]) -> dict[str, Any]:
-        fields = self._fields.get(spec_id, ())
-        return {
-            name: _plain(shown_value(transform, value))
-            for (name, transform), value in zip(fields, values, strict=False)
-        }
-
-    def of(self, spec_id: int, values: Sequence[Any]) -> str:
-        """Such as `dt=2024-01-15/bucket=3`."""
-        return partition_name(self.values(spec_id, values).items())
 
 
 @dataclass(slots=True)
@@ -130,9 +107,3 @@ def _entry(
         "lastUpdatedMs": None if last is None else times_ms[last],
         "lastUpdatedSnapshotId": last,
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -198,7 +198,7 @@ class Iceberg:
             update, schema = table.java.replaceSortOrder(), table.java.schema()
             for field in fields:
                 take = update.asc if field["direction"] == "asc" else update.desc
-                take(schema.findColumnName(field["source-id"]), orders.NullOrder.NULLS_LAST)
+                take(self._term("identity", schema.findColumnName(field["source-id"])), orders.NullOrder.NULLS_LAST)
             update.commit()
             return self.refresh(table), int(table.java.sortOrder().orderId())
         except Py4JJavaError as error:

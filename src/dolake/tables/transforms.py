@@ -5,7 +5,7 @@ From partitions.py, and from the catalog, which refuses what does not fit; from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -29,23 +29,72 @@ def transform_fits(transform: str, kind: str) -> bool:
     return name not in _FITS or kind in _FITS[name]
 
 
-def shown_value(transform: str, value: Any) -> Any:
-    """A partition's value as people read it: `2024-01` for a month, which Iceberg counts from 1970."""
+def shown_value(transform: str, value: Any, kind: str = "") -> Any:
+    """A partition's value as people read it: `2024-01` for a month, which Iceberg counts from 1970.
+
+    `kind` is the type of the column, where days and moments may be numbers too.
+    """
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, int):
-        return value.isoformat() if isinstance(value, date | datetime) else value
+        return value if value is None or isinstance(value, str | float | bool) else _other_text(value)
     try:
-        match transform:
-            case "year":
+        match transform, kind:
+            case "year", _:
                 return str(_EPOCH.year + value)
-            case "month":
+            case "month", _:
                 return f"{_EPOCH.year + value // 12}-{value % 12 + 1:02d}"
-            case "day":
+            case ("day", _) | ("identity", "date"):
                 return (_EPOCH + timedelta(days=value)).isoformat()
-            case "hour":
+            case "hour", _:
                 return f"{(_EPOCH + timedelta(days=value // 24)).isoformat()}-{value % 24:02d}"
+            case "identity", "timestamp" | "timestamptz":
+                moment = datetime(1970, 1, 1) + timedelta(microseconds=value)  # noqa: DTZ001
+                return moment.isoformat() + ("+00:00" if kind == "timestamptz" else "")
     except OverflowError:  # before the year 1 or after 9999
         pass
     return value
+
+
+def _other_text(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+class PartitionNames:
+    """How people read the partitions of a table, whichever of its specs they are of; from its metadata."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        kinds: dict[int, str] = {}
+        for schema in metadata.get("schemas") or ():
+            kinds |= _kinds(schema)
+        self._fields = {
+            spec["spec-id"]: [
+                (field["name"], str(field["transform"]).lower(), kinds.get(field.get("source-id"), ""))
+                for field in spec["fields"]
+            ]
+            for spec in metadata.get("partition-specs") or ()
+        }
+
+    def values(self, spec_id: int, values: Sequence[Any]) -> dict[str, Any]:
+        """By name; `values` are as manifests have them."""
+        fields = self._fields.get(spec_id, ())
+        return {
+            name: shown_value(transform, value, kind)
+            for (name, transform, kind), value in zip(fields, values, strict=False)
+        }
+
+    def of(self, spec_id: int, values: Sequence[Any]) -> str:
+        """Such as `dt=2024-01-15/bucket=3`."""
+        return partition_name(self.values(spec_id, values).items())
+
+
+def _kinds(struct: Mapping[str, Any]) -> dict[int, str]:
+    """The types of all columns by id, also of those inside others."""
+    found: dict[int, str] = {}
+    for field in struct.get("fields") or ():
+        type_ = field["type"]
+        found |= {field["id"]: type_} if isinstance(type_, str) else _kinds(type_)
+    return found
 
 
 def partition_name(parts: Iterable[tuple[str, Any]]) -> str:
