@@ -15,6 +15,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from dolake import tables
 from dolake.query.engine import _extension_file
 from dolake.storage.local import path_of
+from dolake.tables.layout import state_schema
+from dolake.tables.types import Field
 from tests.pipeline.test_publishing import delete, flush, insert, rows_of, send, update
 from tests.pipeline.test_upkeep import files_of, run_job
 from tests.support.command import dolake
@@ -36,11 +38,25 @@ parquet_compression = "gzip"
 [tables."shop.odd"]
 partition_by = ["day(nowhere)", "hour(name)", "region"]
 sort_by = "nowhere"
+[tables."made.items"]
+sort_by = "id"
 [tables."shop.small"]
 target_file_size_bytes = 1_024
 parquet_row_group_size = 100
 partition_by = "none"
 parquet_compression = "zstd"
+[tables."shop.by_bucket"]
+partition_by = "bucket(8, id)"
+[tables."shop.by_text"]
+partition_by = "truncate(1, name)"
+[tables."shop.by_month"]
+partition_by = "month(at)"
+[tables."shop.by_hour"]
+partition_by = "hour(at)"
+[tables."shop.by_year"]
+partition_by = "year(at)"
+[tables."shop.by_region"]
+partition_by = "region"
 [compaction]
 auto_compact = false
 min_files_to_compact = 2
@@ -154,8 +170,12 @@ def test_an_update_that_moves_a_row_leaves_no_ghost_and_a_delete_finds_it(
     assert stats["date=2026-02-01"]["deleteFileCount"] == 1
     # By SQL over rows that no table has yet: the tail replaces rows in their partitions too.
     send(lake, update("shop.moves", "2", {"n": 2}, {"created_at": "2026-02-01T01:00:00Z", "n": 200}))
-    answer = asked(lake, "SELECT n FROM shop.moves WHERE _key = '2'")
-    assert answer == [{"n": 200}]
+    send(lake, delete("shop.moves", "3", {"n": 3}))
+    answer = asked(lake, "SELECT _key, n FROM shop.moves")
+    assert len(answer) == 46
+    assert {row["_key"]: row["n"] for row in answer} == {
+        key: 200 if key == "2" else n for key, n in expected.items() if key not in ("0", "3")
+    }
     by_days = asked(
         lake, "SELECT count(*) AS c FROM shop.moves", partition={"dateStart": "2026-02-01", "dateEnd": "2026-02-02"}
     )
@@ -214,6 +234,22 @@ def test_a_column_that_comes_later_makes_partitions_from_then_on(lake: ServerPro
     assert {each["specId"] for each in stats.values()} == {0, 1}
 
 
+def test_a_partition_field_gives_way_to_a_column_of_its_name(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, *(insert("shop.clash", str(n), created_at=f"2026-03-0{n + 1}T00:00:00Z") for n in range(3)))
+    flush(lake)
+    assert spec_of(catalog, "shop.clash") == [("date", "day")]
+    send(lake, update("shop.clash", "1", {}, {"created_at": "2026-03-09T00:00:00Z", "date": "a date"}))
+    flush(lake)
+    assert spec_of(catalog, "shop.clash") == [("date_partition", "day")]
+    for found in (rows_of(catalog, "shop.clash"), in_duckdb(catalog, "shop.clash")):
+        assert {key: (row["created_at"].day, row["date"]) for key, row in found.items()} == {
+            "0": (1, None),
+            "1": (9, "a date"),
+            "2": (3, None),
+        }
+    assert set(partitions_of(lake, "shop.clash")) >= {"date_partition=2026-03-09", "date_partition=2026-03-01"}
+
+
 def test_settings_change_the_partitions_of_a_table_while_it_lives(lake: ServerProcess, catalog: RestCatalog) -> None:
     def set_partitions(*words: str) -> None:
         known = lake.get("/v1/settings")[1]["lake.tables"]["value"]
@@ -263,6 +299,21 @@ def test_a_compaction_keeps_partitions_apart_and_rows_sorted(lake: ServerProcess
     assert rows_of(catalog, "shop.orders").keys() == before.keys() - {f"0-{n}" for n in range(30)} - {"1-1"}
 
 
+def test_a_job_compacts_the_partitions_that_it_names(lake: ServerProcess, catalog: RestCatalog) -> None:
+    for n in range(3):
+        send(lake, *(insert("shop.some", f"{n}-{day}", ts=f"2026-06-0{day}T00:00:00Z", n=n) for day in (1, 2)))
+        flush(lake)
+    due = lake.get("/v1/compaction/candidates?namespace=shop&table=some")[1]["candidates"]
+    found = {each["partition"] for each in due if (each["table"], each["kind"]) == ("some", "files")}
+    assert found == {"date=2026-06-01", "date=2026-06-02"}
+    run_job(lake, namespace="shop", table="some", partitions=["date=2026-06-02"])
+    counts = {name: each["fileCount"] for name, each in partitions_of(lake, "shop.some").items()}
+    assert counts == {"date=2026-06-01": 3, "date=2026-06-02": 1}
+    assert len(rows_of(catalog, "shop.some")) == 6
+    status, answer = lake.get("/v1/compaction/run", method="POST", body={"partitions": "date"})
+    assert status == 400, answer
+
+
 def test_many_small_publishes_are_merged_within_their_partitions(lake: ServerProcess, catalog: RestCatalog) -> None:
     for n in range(14):
         send(lake, *(insert("shop.busy", f"{n}-{day}", ts=f"2026-05-0{day}T00:00:00Z", n=n) for day in (1, 2, 3)))
@@ -277,24 +328,27 @@ def test_many_small_publishes_are_merged_within_their_partitions(lake: ServerPro
 
 
 def test_a_table_that_somebody_made_with_partitions_keeps_them(lake: ServerProcess, catalog: RestCatalog) -> None:
-    schema = {
-        "type": "struct",
-        "schema-id": 0,
-        "fields": [
-            {"id": 1, "name": "id", "required": False, "type": "long"},
-            {"id": 2, "name": "at", "required": False, "type": "timestamptz"},
-        ],
-    }
+    schema = state_schema((Field("id", "long"), Field("at", "timestamptz")), has_source=False)
     parts: list[dict[str, Any]] = [
         {"type": "hour", "sourceField": "at"},
         {"type": "bucket", "sourceField": "id", "numBuckets": 4},
     ]
     spec = tables.create_composite_partition_spec(parts).for_schema(schema)
-    body = {"name": "made", "schema": schema, "partition-spec": spec}
-    lake.get("/v1/namespaces", method="POST", body={"namespace": ["shop"]})
-    status, answer = lake.get("/v1/namespaces/shop/tables", method="POST", body=body)
+    body = {"name": "items", "schema": schema, "partition-spec": spec, "properties": {"format-version": "2"}}
+    lake.get("/v1/namespaces", method="POST", body={"namespace": ["made"]})
+    status, answer = lake.get("/v1/namespaces/made/tables", method="POST", body=body)
     assert status == 200, answer
-    assert spec_of(catalog, "shop.made") == [("hr", "hour"), ("bucket", "bucket[4]")]
+    assert lake.get("/v1/namespaces/made/tables/items/adopt", method="POST")[0] == 200
+    send(lake, *(insert("made.items", str(n), id=n, at=f"2026-01-01T0{n % 3}:00:00Z") for n in range(30)))
+    flush(lake)
+    assert spec_of(catalog, "made.items") == [("hr", "hour"), ("bucket", "bucket[4]")]
+    send(lake, delete("made.items", "3", {}), update("made.items", "4", {}, {"id": 5, "at": "2026-01-01T09:00:00Z"}))
+    flush(lake)
+    rows = rows_of(catalog, "made.items")
+    assert {key: row["id"] for key, row in rows.items()} == {str(n): n for n in range(30) if n != 3} | {"4": 5}
+    assert {name.split("/")[0] for name in partitions_of(lake, "made.items")} == {
+        f"hr=2026-01-01-0{hour}" for hour in (0, 1, 2, 9)
+    }
 
 
 def test_files_have_the_size_and_row_groups_that_their_table_wants(lake: ServerProcess, catalog: RestCatalog) -> None:
@@ -310,20 +364,79 @@ def test_files_have_the_size_and_row_groups_that_their_table_wants(lake: ServerP
         assert file.metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_a_plan_names_the_partitions_that_are_not_read(lake: ServerProcess) -> None:
-    def plan(where: str) -> dict[str, Any]:
-        sql = f"SELECT * FROM shop.orders WHERE {where}"  # noqa: S608
-        status, body = lake.get("/v1/query/plan", method="POST", body={"sql": sql})
-        assert status == 200, body
-        found: dict[str, Any] = body["tables"][0]
-        return found
+def plan_of(lake: ServerProcess, table: str, where: str) -> dict[str, Any]:
+    sql = f"SELECT * FROM {table} WHERE {where}"  # noqa: S608
+    status, body = lake.get("/v1/query/plan", method="POST", body={"sql": sql})
+    assert status == 200, body
+    found: dict[str, Any] = body["tables"][0]
+    return found
 
-    found = plan("\"at\" >= TIMESTAMPTZ '2026-01-02 00:00:00Z' AND \"at\" < TIMESTAMPTZ '2026-01-03 00:00:00Z'")
+
+def opened_by_duckdb(catalog: RestCatalog, table: str, where: str) -> int:
+    """How many data files DuckDB opens for it."""
+    with duckdb.connect() as connection:
+        for name in ("avro", "iceberg"):
+            connection.execute(f"LOAD '{_extension_file(name)}'")
+        connection.execute("SET enable_external_file_cache = false")
+        connection.execute("CALL enable_logging('FileSystem', level = 'trace')")
+        location = catalog.load_table(table).metadata_location
+        connection.execute(f"SELECT count(DISTINCT _key) FROM iceberg_scan('{location}') WHERE {where}").fetchall()  # noqa: S608
+        connection.execute("CALL disable_logging()")
+        found = connection.execute(
+            "SELECT count(DISTINCT path) FROM duckdb_logs_parsed('FileSystem')"
+            " WHERE op = 'OPEN' AND path LIKE '%/data/%'"
+        ).fetchone()
+    assert found
+    return int(found[0])
+
+
+def test_a_plan_names_the_partitions_that_are_not_read(lake: ServerProcess, catalog: RestCatalog) -> None:
+    found = plan_of(
+        lake,
+        "shop.orders",
+        "\"at\" >= TIMESTAMPTZ '2026-01-02 00:00:00Z' AND \"at\" < TIMESTAMPTZ '2026-01-03 00:00:00Z'",
+    )
     assert {name.split("/")[0] for name in found["partitions"]["kept"]} == {"at_day=2026-01-02"}
     assert {name.split("/")[0] for name in found["partitions"]["pruned"]} == {"at_day=2026-01-01", "at_day=2026-01-03"}
-    found = plan("customer = 'c3'")
+    found = plan_of(lake, "shop.orders", "customer = 'c3'")
     assert len({name.split("/")[1] for name in found["partitions"]["kept"]}) == 1
     assert any("customer_bucket" in each["reason"] for each in found["reasons"])
+
+
+@pytest.mark.parametrize(
+    ("table", "where", "most"),
+    [
+        ("by_bucket", "id = 150", 1),
+        ("by_bucket", "id IN (150, 151)", 8),
+        ("by_text", "name = '3-33'", 1),
+        ("by_text", "name >= '7'", 3),
+        ("by_month", "\"at\" >= TIMESTAMPTZ '2026-08-01 00:00:00Z'", 2),
+        ("by_hour", "\"at\" < TIMESTAMPTZ '2026-01-01 01:00:00Z'", 1),
+        ("by_year", "\"at\" < TIMESTAMPTZ '2026-01-01 00:00:00Z'", 0),
+        ("by_region", "region = 'r2'", 1),
+        ("by_region", "region IS NULL", 1),
+    ],
+)
+def test_every_transform_leaves_files_unread_in_the_plan_and_in_duckdb(
+    lake: ServerProcess, catalog: RestCatalog, table: str, where: str, most: int
+) -> None:
+    if not catalog.table_exists(f"shop.{table}"):
+        rows = [
+            {
+                "id": n,
+                "name": f"{n % 10}-{n}",
+                "at": f"2026-0{n % 9 + 1}-01T0{n % 7}:00:00Z",
+                "region": f"r{n % 5}" if n % 7 else None,
+            }
+            for n in range(300)
+        ]
+        send(lake, *(insert(f"shop.{table}", str(n), **row) for n, row in enumerate(rows)))
+        flush(lake)
+    count = len(files_of(catalog, f"shop.{table}"))
+    found = plan_of(lake, f"shop.{table}", where)
+    assert found["files"]["kept"] <= most
+    assert found["files"]["kept"] + found["files"]["pruned"] == count
+    assert opened_by_duckdb(catalog, f"shop.{table}", where) <= most
 
 
 def test_garbage_is_found_in_the_folders_of_partitions(lake: ServerProcess, catalog: RestCatalog) -> None:

@@ -22,7 +22,6 @@ from pyiceberg.transforms import BucketTransform, TruncateTransform, parse_trans
 from pyiceberg.types import DateType, IntegerType, PrimitiveType, StringType, UUIDType
 
 from dolake.tables.ordering import SortKey
-from dolake.tables.partitions import BY_DATE
 from dolake.tables.rules import LayoutRules
 from dolake.tables.transforms import partition_name, shown_text, shown_value
 
@@ -74,7 +73,7 @@ def arrangement(
 ) -> Arrangement:
     """Of a table with this schema and spec, both as Iceberg has them now."""
     dividers = _dividers(schema, spec["fields"]) if spec["fields"] else ()
-    folder = f"ns={_quoted('.'.join(namespace))}" if dividers and rules.partition_by == (BY_DATE,) else ""
+    folder = f"ns={_quoted('.'.join(namespace))}" if dividers and rules.is_by_date else ""
     return Arrangement(spec["spec-id"], dividers, folder, sort, sort_order_id)
 
 

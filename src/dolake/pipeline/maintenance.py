@@ -54,6 +54,8 @@ class _Job:
 
     report: JobReport
     started_s: float
+    partitions: tuple[str, ...] = ()
+    """What is compacted, where that is not all."""
 
 
 class Upkeep:
@@ -142,6 +144,7 @@ class Upkeep:
         """One job over all that was asked for."""
         shown = order.tables[0] if len(order.tables) == 1 else f"{len(order.tables)} tables"
         job = self._begin(order.job_id, "maintain", shown, "asked for")
+        job.partitions = order.partitions
         self._given_up.clear()
         with self._ending(job):
             failures = [
@@ -186,12 +189,14 @@ class Upkeep:
 
     # --- what is due -------------------------------------------------------------------------------------------------
 
-    def _due(self, name: str, kind: JobKind, *, is_urgent: bool) -> list[tuple[Candidate, bool]]:
+    def _due(
+        self, name: str, kind: JobKind, *, is_urgent: bool, partitions: tuple[str, ...] = ()
+    ) -> list[tuple[Candidate, bool]]:
         """What to compact, most useful first, and whether it is of the state."""
         with self._publisher.turns:
             self._publisher.look_if_uncertain()
             source = self._publisher.tables.find(name)
-            facts = [] if source is None else list(_facts(source))
+            facts = [] if source is None else list(_facts(source, partitions))
         rules = self._settings.rules.with_target(source.rules.layout.target_file_size_bytes if source else None)
         if is_urgent and self._is_pressed:
             rules = rules.relaxed()
@@ -208,7 +213,7 @@ class Upkeep:
     def _compact(self, job: _Job, name: str, kind: JobKind, *, is_urgent: bool) -> None:
         """What is due now, piece after piece, and no more: on a busy table something always is."""
         for _ in range(_ROUNDS_MAX):
-            due = self._due(name, kind, is_urgent=is_urgent)
+            due = self._due(name, kind, is_urgent=is_urgent, partitions=job.partitions)
             self._update(job, pieces_total=job.report.pieces_total + len(due))
             done = [self._compact_piece(job, name, candidate, is_state=is_state) for candidate, is_state in due]
             if all(done):
@@ -336,10 +341,17 @@ class Upkeep:
         logger.info("upkeep ended", extra=figures)
 
 
-def _facts(source: SourceTable) -> Iterator[tuple[TableFacts, bool]]:
-    """Both tables of a source, without the files that are being compacted, and whether it is the state."""
+def _facts(source: SourceTable, partitions: tuple[str, ...] = ()) -> Iterator[tuple[TableFacts, bool]]:
+    """Both tables of a source, without the files that are being compacted, and whether it is the state.
+
+    With names of partitions: what is in these, and so nothing of the changes, which have none.
+    """
     live = source.live_rows()
     state = [_file_facts(file, live[path]) for path, file in source.files.items() if path not in source.busy]
+    if partitions:
+        state = [file for file in state if source.is_in(file.path, partitions)]
+        yield TableFacts(".".join(source.state.name), state), True
+        return
     changes = [
         _file_facts(file, file["record-count"])
         for path, file in source.changes_files.items()

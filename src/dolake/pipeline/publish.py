@@ -70,6 +70,7 @@ class Publisher:
             lambda do, jobs: run_jobs(context, do, jobs),
             lake_rules(lake),
             has_source_in_key=lake.key_scope == "source",
+            http=self.http,
         )
         self._staging = Staging(context, self.tables, start.journal)
         self.follow(start.settings)

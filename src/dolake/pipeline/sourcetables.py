@@ -19,14 +19,15 @@ import msgspec
 from dolake.crashpoints import reach
 from dolake.errors import Conflict
 from dolake.keyindex import Block, KeyIndex, StaleIndex, rebuild
-from dolake.pipeline.arranging import Arrangement, arrangement, folder_of, mark_of, partition_of
+from dolake.pipeline.arranging import Arrangement, arrangement, folder_of, mark_of, name_of, partition_of
+from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.deletes import DeleteFiles
 from dolake.pipeline.iceberg import Iceberg, IcebergTable
 from dolake.pipeline.tasks import KeysJob, TablePlan, read_keys
 from dolake.tables import layout
 from dolake.tables.maintenance import files_to_merge, groups_to_merge
 from dolake.tables.ordering import order_fields, sort_keys
-from dolake.tables.partitions import fitted, parse_partition_words, spec_changes
+from dolake.tables.partitions import UNPARTITIONED, fitted, parse_partition_words, spec_changes
 from dolake.tables.rules import LakeRules, TableRules
 from dolake.tables.schema import Seen, grow, grown
 from dolake.tables.types import Columns
@@ -119,6 +120,13 @@ class SourceTable:
         found = files_to_merge(live)
         return [found] if found else []
 
+    def is_in(self, path: str, partitions: Iterable[str]) -> bool:
+        """Whether a data file is in one of these partitions, such as `dt=2024-01-15`, or in a part of one."""
+        specs = {spec["spec-id"]: spec for spec in self.state.specs}
+        name = name_of(self.files[path], specs)
+        parts = set(name.split("/"))
+        return any(name == each or parts.issuperset(each.split("/")) for each in partitions)
+
     def place_of(self, path: str) -> dict[str, Any]:
         """What a rewrite says of new files of the same partition as this data file."""
         if self.arrangement.is_plain and not self.state.has_partitions:
@@ -145,8 +153,17 @@ def brief(entry: Json) -> Json:
 class SourceTables:
     """All of them, loaded when they are first needed."""
 
-    def __init__(self, iceberg: Iceberg, folder: Path, run: Run, rules: LakeRules, *, has_source_in_key: bool) -> None:
-        self._iceberg, self._folder, self._run = iceberg, folder, run
+    def __init__(
+        self,
+        iceberg: Iceberg,
+        folder: Path,
+        run: Run,
+        rules: LakeRules,
+        *,
+        has_source_in_key: bool,
+        http: CatalogHttp,
+    ) -> None:
+        self._iceberg, self._folder, self._run, self._http = iceberg, folder, run, http
         self._rules = rules
         self._exact: dict[str, frozenset[str]] = {}
         self.has_source_in_key = has_source_in_key
@@ -194,7 +211,7 @@ class SourceTables:
         if found is None:
             return self._create(name, wanted_state, wanted_changes)
         if growth.additions or growth.promotions:
-            found.state = self._iceberg.add_columns(found.state, wanted_state)
+            found.state = self._iceberg.add_columns(self._with_room(found.state, wanted_state), wanted_state)
             reach("half_grown")
             found.changes = self._iceberg.add_columns(found.changes, wanted_changes)
             found.columns = layout.columns_of(json.loads(found.state.schema))
@@ -252,7 +269,7 @@ class SourceTables:
         of_state, of_changes = (layout.columns_of(json.loads(each.schema)) for each in (state, changes))
         if of_state != of_changes:
             wanted = layout.state_schema(of_changes, has_source=self.has_source_in_key)
-            state = self._iceberg.add_columns(state, wanted)
+            state = self._iceberg.add_columns(self._with_room(state, wanted), wanted)
             of_state = layout.columns_of(json.loads(state.schema))
             changes = self._iceberg.add_columns(changes, layout.changes_schema(of_state))
         return state, changes
@@ -295,7 +312,7 @@ class SourceTables:
         if source.state.pending:
             return  # its columns are about to change; the next look comes with the next publish
         wanted = self._wanted_partitions(source.name, json.loads(source.state.schema))
-        if wanted is not None:
+        if wanted is not None and not (source.state.spec["fields"] and source.rules.layout.is_by_date):
             gone, come = spec_changes(source.state.spec["fields"], wanted, source.state.partition_fields)
             if gone or come:
                 source.state = self._iceberg.repartition(source.state, gone, come)
@@ -311,14 +328,32 @@ class SourceTables:
             source.state.schema, source.state.spec, namespace, source.rules.layout, keys, order_id
         )
 
+    def _with_room(self, state: IcebergTable, schema: Json) -> IcebergTable:
+        """Partition fields give way to columns that want their names: Iceberg takes no such column otherwise."""
+        if not state.has_partitions:
+            return state
+        known = {field["name"] for field in json.loads(state.schema)["fields"]}
+        wanted = {field["name"] for field in schema["fields"]}
+        names = {field["name"] for field in state.partition_fields}
+        clashes = sorted(names & (wanted - known))
+        for clash in clashes:
+            taken = {name.casefold() for name in names | known | wanted}
+            candidates = (f"{clash}_partition{number or ''}" for number in range(1_000))
+            new_name = next(name for name in candidates if name.casefold() not in taken)
+            self._http.rename_partition_field(state.name, state.uuid, clash, new_name)
+            names.add(new_name)
+            logger.info("partition field renamed", extra={"table": ".".join(state.name), "field": new_name})
+        return (self._iceberg.load(state.name) or state) if clashes else state
+
     def _wanted_partitions(self, name: str, schema: Json) -> list[Json] | None:
-        """Fields of a spec; None where nobody wants anything: then a table keeps what it has."""
-        fields = parse_partition_words(self._rules.of(name).layout.partition_by, schema)
+        """Fields of a spec; None where nobody wants anything that is possible: then a table keeps what it has."""
+        words = self._rules.of(name).layout.partition_by
+        fields = parse_partition_words(words, schema)
         if fields is None:
             return None
         found = fitted(fields, schema)
         self._warn(name, found.problems)
-        return found.fields
+        return found.fields if found.fields or UNPARTITIONED in words else None
 
     def _warn(self, table: str, problems: Iterable[str]) -> None:
         """Once for each: a setting that does not fit the table stops nothing."""

@@ -92,11 +92,15 @@ def planned(
             file.file_path,
             file.file_size_in_bytes,
             file.record_count,
-            names.of(file.spec_id, tuple(file.partition)) if len(file.partition) else "",
+            names.of(file.spec_id, _values_of(file)) if len(file.partition) else "",
             next((reason for check in checks if (reason := check(file))), None),
         )
         for file in manifests.files(snapshot)
     ]
+
+
+def _values_of(file: DataFile) -> list[Any]:
+    return [file.partition[place] for place in range(len(file.partition))]
 
 
 def _check_of(metadata: Json, schema: Schema, condition: Condition) -> Callable[[DataFile], str | None] | None:

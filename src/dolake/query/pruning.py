@@ -1,7 +1,8 @@
 """Which partitions cannot have a row that meets a condition, over all of Iceberg's transforms.
 
 From plan.py, which knows the bounds of each file too. Most transforms keep the order of values, so a range of values is
-a range of partitions; a bucket says something about single values alone. Promise: see plan.py.
+a range of partitions; a bucket says something about one value alone, and DuckDB looks at it for no more than one.
+Promise: see plan.py.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ def _can_have(transform: str, type_: Any, operator: str, values: Sequence[Any]) 
 
 
 def _by_order(operator: str, wanted: list[Any], *, is_bucket: bool) -> CanHave | None:
+    if is_bucket and (operator not in ("=", "in") or len(wanted) > 1):
+        return None
     if operator in ("=", "in"):
         return lambda value: value is not None and value in wanted
-    if is_bucket:
-        return None
     (bound,) = wanted
     if operator in (">", ">="):
         return lambda value: value is not None and value >= bound

@@ -46,13 +46,16 @@ class JobBoard:
         self.waited_max_ms = 0
         self.looked_ms = clock_ms()
 
-    def ask(self, settings: Settings, tables: Sequence[str], kinds: Iterable[JobKind] = ()) -> JobReport:
+    def ask(
+        self, settings: Settings, tables: Sequence[str], kinds: Iterable[JobKind] = (), partitions: Iterable[str] = ()
+    ) -> JobReport:
         """Queue a job; it begins when the pipeline is free for it."""
         job_id = f"job-{self._clock_ms()}-{next(self._numbers)}"
         shown = tables[0] if len(tables) == 1 else f"{len(tables)} tables"
         report = JobReport(job_id, "maintain", shown, "queued", "asked for", started_ms=self._clock_ms())
         self._jobs[job_id] = report
-        self.orders.append(Maintain(job_id, Sections.of(settings), tuple(tables), tuple(kinds)))
+        order = Maintain(job_id, Sections.of(settings), tuple(tables), tuple(kinds), tuple(partitions))
+        self.orders.append(order)
         return report
 
     def cancel(self, job_id: str) -> JobReport:
@@ -130,6 +133,14 @@ def checked_kinds(kinds: object) -> tuple[JobKind, ...]:
     if not isinstance(kinds, list) or not all(kind in JOB_KINDS for kind in kinds):
         raise InvalidInput(f"kinds must be a list of {', '.join(JOB_KINDS)}", hint="leave it out for all of them")
     return cast("tuple[JobKind, ...]", tuple(kinds))
+
+
+def checked_partitions(partitions: object) -> tuple[str, ...]:
+    if partitions is None:
+        return ()
+    if not isinstance(partitions, list) or not all(isinstance(each, str) and "=" in each for each in partitions):
+        raise InvalidInput("partitions must be a list of names", hint='such as ["dt=2024-01-15"]')
+    return tuple(partitions)
 
 
 def checked_tables(catalog: Catalog, namespace: object, table: object) -> list[str]:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from dolake.tables.names import plain_table_name
+from dolake.tables.partitions import BY_DATE
 from dolake.tables.schema import LEAVES_MAX, Inference
 from dolake.tables.types import Columns
 
@@ -53,6 +54,11 @@ class LayoutRules(msgspec.Struct, frozen=True):
     target_file_size_bytes: int | None = None
     row_group_size: int | None = None
     compression: str | None = None
+
+    @property
+    def is_by_date(self) -> bool:
+        """The layout of the whole lake: for tables that have no partitions of their own."""
+        return self.partition_by == (BY_DATE,)
 
 
 class TableRules(msgspec.Struct, frozen=True):
