@@ -40,6 +40,9 @@ partition_by = ["day(nowhere)", "hour(name)", "region"]
 sort_by = "nowhere"
 [tables."made.items"]
 sort_by = "id"
+[tables."shop.pinned"]
+partition_by = "bucket(2, a)"
+sort_by = "b"
 [tables."shop.small"]
 target_file_size_bytes = 1_024
 parquet_row_group_size = 100
@@ -208,10 +211,19 @@ def test_what_a_table_cannot_have_is_ignored(lake: ServerProcess, catalog: RestC
     flush(lake)
     assert spec_of(catalog, "shop.odd") == [("region", "identity")]
     assert spec_of(catalog, "shop.plain") == []
-    # A partition's column keeps its type: what does not fit waits elsewhere, and nothing stops.
     send(lake, insert("shop.odd", "2", region=7, name="y", n=1.5))
     flush(lake)
     assert rows_of(catalog, "shop.odd")["2"]["n"] == 1.5
+
+
+def test_a_column_that_divides_or_sorts_a_table_keeps_its_type(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("shop.pinned", "1", a=1, b=1, c=1))
+    flush(lake)
+    send(lake, insert("shop.pinned", "2", a=1.5, b=2.5, c=3.5))
+    flush(lake)
+    row = rows_of(catalog, "shop.pinned")["2"]
+    assert (row["a"], row["b"], row["c"]) == (None, None, 3.5)
+    assert json.loads(row["_rescued"]) == {"a": 1.5, "b": 2.5}
 
 
 def test_a_column_that_comes_later_makes_partitions_from_then_on(lake: ServerProcess, catalog: RestCatalog) -> None:

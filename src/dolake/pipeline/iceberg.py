@@ -36,6 +36,8 @@ class IcebergTable:
     java: Any
     specs: tuple[Json, ...] = (_UNPARTITIONED,)
     """All partition specs that it ever had; the current one is the last."""
+    sorted_by: frozenset[int] = frozenset()
+    """The ids of the columns of all sort orders that it ever had."""
     pending: Any = None
     """A transaction of Java that has changed the schema already: what is staged goes into the same commit."""
 
@@ -54,11 +56,11 @@ class IcebergTable:
         return len(self.specs) > 1 or bool(self.specs[0]["fields"])
 
     @property
-    def partition_columns(self) -> frozenset[str]:
-        """Columns that its files are, or were, divided by: they must keep their types."""
-        if not self.has_partitions:
+    def pinned_columns(self) -> frozenset[str]:
+        """Columns that its files are, or were, divided or sorted by: Iceberg lets nobody drop or replace them."""
+        ids = self.sorted_by | {field["source-id"] for field in self.partition_fields}
+        if not ids:
             return frozenset()
-        ids = {field["source-id"] for field in self.partition_fields}
         return frozenset(field["name"] for field in json.loads(self.schema)["fields"] if field["id"] in ids)
 
 
@@ -200,7 +202,7 @@ class Iceberg:
                 take = update.asc if field["direction"] == "asc" else update.desc
                 take(self._term("identity", schema.findColumnName(field["source-id"])), orders.NullOrder.NULLS_LAST)
             update.commit()
-            return self.refresh(table), int(table.java.sortOrder().orderId())
+            return self._table(table.name, table.java), int(table.java.sortOrder().orderId())
         except Py4JJavaError as error:
             raise _translated(error) from error
 
@@ -282,7 +284,7 @@ class Iceberg:
         try:
             table.java.refresh()
             is_known = table.java.spec().specId() == table.spec["spec-id"]
-            return self._table(table.name, table.java, table.specs if is_known else None)
+            return self._table(table.name, table.java, table if is_known else None)
         except Py4JJavaError as error:
             raise _translated(error) from error
 
@@ -390,7 +392,8 @@ class Iceberg:
 
     # --- names -------------------------------------------------------------------------------------------------------
 
-    def _table(self, name: tuple[str, ...], java: Any, specs: tuple[Json, ...] | None = None) -> IcebergTable:
+    def _table(self, name: tuple[str, ...], java: Any, before: IcebergTable | None = None) -> IcebergTable:
+        """`before` is the same table with the same specs and orders, where somebody has it: they hardly ever change."""
         snapshot = java.currentSnapshot()
         return IcebergTable(
             name=name,
@@ -400,8 +403,14 @@ class Iceberg:
             snapshot_id=None if snapshot is None else snapshot.snapshotId(),
             is_managed=java.properties().get(MANAGED) == "true",
             java=java,
-            specs=specs or self._specs(java),
+            specs=before.specs if before else self._specs(java),
+            sorted_by=before.sorted_by if before else self._sorted_by(java),
         )
+
+    def _sorted_by(self, java: Any) -> frozenset[int]:
+        parse = self._jvm.org.apache.iceberg.SortOrderParser.toJson
+        orders = [json.loads(parse(order)) for order in java.sortOrders().values()]
+        return frozenset(field["source-id"] for order in orders for field in order["fields"])
 
     def _spec(self, table: IcebergTable, id_: int) -> Any:
         return table.java.spec() if id_ == table.spec["spec-id"] else table.java.specs().get(id_)

@@ -104,7 +104,7 @@ class SourceTable:
         rows = sum(entry["record-count"] for entry in self.changes_files.values())
         if rows > self.rules.rebuild_rows_max or self.busy:
             return frozenset()
-        kept = self.exact | self.state.partition_columns
+        kept = self.exact | self.state.pinned_columns
         return frozenset(column.name for column in self.columns if isinstance(column.type, str)) - kept
 
     def to_merge(self, live: Mapping[str, int]) -> list[list[str]]:
