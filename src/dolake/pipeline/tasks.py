@@ -7,6 +7,7 @@ Promise: a result names files that are written and synced, or the columns that a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from dolake.keyindex.datafiles import Block
 from dolake.keyindex.hashes import Hashes, hash_keys, no_hashes
-from dolake.pipeline.arranging import Arrangement, arranged
+from dolake.pipeline.arranging import Arrangement, Piece, arranged
 from dolake.pipeline.cut import Slice, metadata_of
 from dolake.pipeline.files import Shape, WriteOptions, new_file, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold, outcomes
@@ -36,6 +37,7 @@ from dolake.wire.messages import EventMetadata, RawEvent
 Json = dict[str, Any]
 _NO_IMAGE = b"null"
 _FIRST_LOOK_ROWS = 4_000
+_WRITERS = 4
 _USUAL = ReadingRules()
 _split_row = Decoder(dict[str, Raw]).decode
 
@@ -358,12 +360,13 @@ def _write_state(
     location = plan.state_location
     if plan.arrangement.is_plain:
         return (StateFile(write_rows(state, new_file(location, token), shape, options)),)
-    return tuple(
-        StateFile(
-            write_rows(piece.rows, new_file(location, token, piece.folder), shape, options) | piece.mark, piece.order
-        )
-        for piece in arranged(state, plan.arrangement)
-    )
+
+    def write(piece: Piece) -> StateFile:
+        entry = write_rows(piece.rows, new_file(location, token, piece.folder), shape, options)
+        return StateFile(entry | piece.mark, piece.order)
+
+    with ThreadPoolExecutor(_WRITERS) as threads:  # for most of it is waiting for the disk
+        return tuple(threads.map(write, arranged(state, plan.arrangement)))
 
 
 def hashes_of(state: pa.Table, *, has_source_in_key: bool) -> Hashes:
