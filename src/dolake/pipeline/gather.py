@@ -34,6 +34,16 @@ class Gathered:
     records: list[Record] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
 
+    def add(self, event: RawEvent, position: Position, record: Record) -> None:
+        """One event more, behind all others."""
+        self.events.append(event)
+        self.positions.append(position)
+        if self.records and self.records[-1] is record:
+            self.counts[-1] += 1
+        else:
+            self.records.append(record)
+            self.counts.append(1)
+
     @property
     def record_of(self) -> NDArray[np.int64]:
         """Which of `records` each event came in."""
