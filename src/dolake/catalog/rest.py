@@ -248,11 +248,11 @@ async def register_view(call: Call) -> Answer:
 
 async def publish_nothing(call: Call) -> Answer:
     """The pipeline has passed a stretch of the journal that is in no table, because the lake does not take it."""
-    if not call.is_pipeline:
-        raise Forbidden("only the pipeline moves the published position", hint="POST /flush publishes what waits")
     numbers = [call.body.get(name) for name in ("from", "to", "generation")]
     if not all(type(number) is int for number in numbers):
         raise InvalidInput("from, to and generation must be whole numbers")
+    if not call.is_pipeline:
+        raise Forbidden("only the pipeline moves the published position", hint="POST /flush publishes what waits")
     start, end, generation = (int(str(number)) for number in numbers)
     publish = Publish(start, end, generation, call.catalog.publish_time_ms())
     await call.catalog.run(call.catalog.store.commit, [], publish, None)
