@@ -148,6 +148,7 @@ class Staging:
                 answers = self._ask(cut, lacking)
             _stop_if_refused(answers)
             lacking = frozenset(name for answer in answers for name in _lacking(answer))
+            lacking |= frozenset(map(quarantine_of, lacking))  # what a table cannot take shows when it is read again
             for found, answer in zip(done, answers, strict=True):
                 for name, part in answer.items():
                     if isinstance(part, Staged) and name in lacking:
@@ -161,8 +162,8 @@ class Staging:
         raise Damaged("the tables do not take the columns that the changes have", hint="look at the table's schema")
 
     def _ask(self, cut: Cut, only: frozenset[str] | None) -> list[Answer]:
-        quarantines = {each.name for each in self._tables.known} & set(map(quarantine_of, cut.tables))
-        names = {*cut.tables, *(only or ()), *quarantines}
+        known = {each.name for each in self._tables.known}
+        names = {*cut.tables, *(known & set(map(quarantine_of, cut.tables)))}
         plans = {name: found.plan for name in names if (found := self._tables.find(name))}
         called = {cut.called[0]: cut.called[1]} if cut.called else {}
         jobs = [

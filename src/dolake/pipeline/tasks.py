@@ -115,21 +115,23 @@ def write_slice(job: SliceJob) -> dict[str, Staged | Wanting | Refused]:
     wanted = None
     if job.only is not None:
         wanted = job.only | {name.removesuffix(QUARANTINE_SUFFIX) for name in job.only} | set(job.called)
-    gathered = gather(Path(job.journal), job.part, wanted, job.rules)
     done: dict[str, Staged | Wanting | Refused] = {}
-    for table, changes in gathered.items():
+    for table, changes in gather(Path(job.journal), job.part, wanted, job.rules).items():
         done |= _write_all(job, job.called.get(table, table), changes)
-    return done if job.only is None else {name: part for name, part in done.items() if name in job.only}
+    return done
 
 
 def _write_all(job: SliceJob, table: str, changes: Gathered) -> dict[str, Staged | Wanting | Refused]:
-    written = _write_table(job, table, changes)
-    if not isinstance(written, Unwritable):
-        return {table: written}
-    if job.rules.of(table).is_fail_stop:
-        return {table: Refused(next(iter(written.problems.values())))}
-    good, bad = sort_out(changes, written.problems, table)
-    return (_write_all(job, table, good) if good.events else {}) | _write_all(job, quarantine_of(table), bad)
+    """A table and its quarantine, as far as they are asked for."""
+    read = _read_table(job, table, changes)
+    if isinstance(read, Unwritable):
+        if job.rules.of(table).is_fail_stop:
+            return {table: Refused(next(iter(read.problems.values())))}
+        good, bad = sort_out(changes, read.problems, table)
+        return (_write_all(job, table, good) if good.events else {}) | _write_all(job, quarantine_of(table), bad)
+    if job.only is not None and table not in job.only:
+        return {}
+    return {table: read if isinstance(read, Wanting) else _write_table(job, job.plans[table], read)}
 
 
 def write_state(job: StateJob) -> Json:
@@ -140,11 +142,10 @@ def write_state(job: StateJob) -> Json:
     return _write_state(changes, job.rows, job.plan, job.options, job.token)
 
 
-def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanting | Unwritable:
+def _read_table(job: SliceJob, table: str, changes: Gathered) -> ReadChanges | Wanting | Unwritable:
     plan = job.plans.get(table)
     if plan is None:
         return Wanting(first_look(changes), declared_by(metadata_by_change(changes.events)))
-    shape = shape_of(plan.changes_schema)
 
     def old_rows(keys: Sequence[Key]) -> tuple[pa.Table, NDArray[np.bool_]]:
         state, before = shape_of(plan.state_schema), {}
@@ -154,11 +155,14 @@ def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanti
         hashes = hashes_of_keys([row_id for row_id, _ in keys], sources)
         return read_old_rows(Path(plan.index_folder), plan.snapshot_id, hashes, state, before)
 
-    known = Table(plan.columns, shape, job.has_source_in_key, plan.rules.reading, plan.rebuildable, old_rows)
-    read = read_changes(changes, known)
-    if not isinstance(read, ReadChanges):
-        return read
+    shape, rules = shape_of(plan.changes_schema), plan.rules.reading
+    known = Table(plan.columns, shape, job.has_source_in_key, rules, plan.rebuildable, old_rows)
+    return read_changes(changes, known)
+
+
+def _write_table(job: SliceJob, plan: TablePlan, read: ReadChanges) -> Staged:
     folded = fold(read.outcomes)
+    shape = shape_of(plan.changes_schema)
     changes_file = write_rows(read.rows, new_file(plan.changes_location, job.token), shape, job.options)
     kept = folded.rows[folded.rows != GONE]
     state_file = _write_state(read.rows, kept, plan, job.options, job.token) if job.is_whole and len(kept) else None
