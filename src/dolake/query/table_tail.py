@@ -113,9 +113,13 @@ class TableTail:
         kept = [chunk for chunk in self._chunks if chunk.positions[-1] >= position]
         if len(kept) < len(self._chunks):
             self._chunks, self._folding = kept, None
-        if self._pending.positions and self._pending.positions[-1] < position:
-            self._pending = Gathered()
+        self._pending = self._pending.since(position)
         return bool(self._chunks or self._pending.events) or self.is_asked_often
+
+    @property
+    def change_count(self) -> int:
+        """How many changes are in memory."""
+        return self._count() + len(self._pending.events)
 
     @property
     def is_asked_often(self) -> bool:
