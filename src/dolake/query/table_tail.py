@@ -127,8 +127,8 @@ class TableTail:
 
     def prepare(self) -> None:
         """Read what is pending before somebody asks."""
-        can_wait = len(self._pending.events) < _PREPARED_MIN or has_unchanged(self._pending.events)
-        if not can_wait and self.is_asked_often:
+        is_worth_it = len(self._pending.events) >= _PREPARED_MIN and self.is_asked_often
+        if is_worth_it and not has_unchanged(self._pending.events):  # these need rows that only a question can find
             with contextlib.suppress(Unavailable):
                 self._read(self._base)
 
