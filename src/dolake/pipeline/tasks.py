@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dolake.keyindex.datafiles import Block
 from dolake.keyindex.hashes import Hashes
+from dolake.pipeline.arranging import Arrangement, arranged
 from dolake.pipeline.cut import Slice
 from dolake.pipeline.files import WriteOptions, ids_before, new_file, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold
@@ -62,6 +63,8 @@ class TablePlan:
     index_folder: str = ""
     snapshot_id: int | None = None
     """Where the key index of the state is, and of which snapshot."""
+    arrangement: Arrangement = field(default_factory=Arrangement)
+    """Of the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +87,25 @@ class SliceJob:
 
 
 @dataclass(frozen=True, slots=True)
+class StateFile:
+    """A data file of the state, and which of the rows that were to be written it has; None means all, in order."""
+
+    entry: Json
+    order: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """What a slice became for one table; `outcomes` are folded, with rows of the changes file."""
 
     outcomes: Outcomes
     changes_file: Json
-    state_file: Json | None
+    state_files: tuple[StateFile, ...] = ()
+
+    @property
+    def state_file(self) -> Json | None:
+        """Of a table without partitions."""
+        return self.state_files[0].entry if self.state_files else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +150,12 @@ def _write_all(job: SliceJob, table: str, changes: Gathered) -> dict[str, Staged
     return {table: read if isinstance(read, Wanting) else _write_table(job, job.plans[table], read)}
 
 
-def write_state(job: StateJob) -> Json:
+def write_state(job: StateJob) -> tuple[StateFile, ...]:
     """The state's rows, taken from the changes file that an earlier job wrote."""
     shape = shape_of(job.plan.state_schema)
     names = shape.arrow.names
     changes = pq.read_table(path_of(job.changes_file), columns=names, partitioning=None)
-    return _write_state(changes, job.rows, job.plan, job.options, job.token)
+    return _write_state(changes, job.rows, job.plan, job.options.of(job.plan.rules.layout), job.token)
 
 
 def _read_table(job: SliceJob, table: str, changes: Gathered) -> ReadChanges | Wanting | Unwritable:
@@ -162,16 +178,16 @@ def _read_table(job: SliceJob, table: str, changes: Gathered) -> ReadChanges | W
 
 def _write_table(job: SliceJob, plan: TablePlan, read: ReadChanges) -> Staged:
     folded = fold(read.outcomes)
-    shape = shape_of(plan.changes_schema)
-    changes_file = write_rows(read.rows, new_file(plan.changes_location, job.token), shape, job.options)
+    shape, options = shape_of(plan.changes_schema), job.options.of(plan.rules.layout)
+    changes_file = write_rows(read.rows, new_file(plan.changes_location, job.token), shape, options)
     kept = folded.rows[folded.rows != GONE]
-    state_file = _write_state(read.rows, kept, plan, job.options, job.token) if job.is_whole and len(kept) else None
-    return Staged(folded, changes_file, state_file)
+    state_files = _write_state(read.rows, kept, plan, options, job.token) if job.is_whole and len(kept) else ()
+    return Staged(folded, changes_file, state_files)
 
 
 def _write_state(
     changes: pa.Table, rows: NDArray[np.int64], plan: TablePlan, options: WriteOptions, token: str
-) -> Json:
+) -> tuple[StateFile, ...]:
     shape = shape_of(plan.state_schema)
     chosen = changes.select(shape.arrow.names)
     if len(rows) < changes.num_rows:
@@ -179,7 +195,15 @@ def _write_state(
     if (rescued := chosen.column(RESCUED)).null_count < len(rescued):
         chosen = chosen.set_column(chosen.schema.names.index(RESCUED), RESCUED, without_before(rescued))
     state = pa.table(chosen.columns, schema=shape.arrow)
-    return write_rows(state, new_file(plan.state_location, token), shape, options)
+    location = plan.state_location
+    if plan.arrangement.is_plain:
+        return (StateFile(write_rows(state, new_file(location, token), shape, options)),)
+    return tuple(
+        StateFile(
+            write_rows(piece.rows, new_file(location, token, piece.folder), shape, options) | piece.mark, piece.order
+        )
+        for piece in arranged(state, plan.arrangement)
+    )
 
 
 def hashes_of(state: pa.Table, *, has_source_in_key: bool) -> Hashes:
