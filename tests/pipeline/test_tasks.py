@@ -13,13 +13,13 @@ from dolake.changes import Batch, StreamId
 from dolake.journal.reader import JournalReader
 from dolake.pipeline.cut import Limits, next_cut
 from dolake.pipeline.files import WriteOptions
+from dolake.pipeline.reading import Wanting
 from dolake.pipeline.tasks import (
     KeysJob,
     SliceJob,
     Staged,
     StateJob,
     TablePlan,
-    Wanting,
     read_keys,
     write_slice,
     write_state,

@@ -43,7 +43,8 @@ from dolake.pipeline import fold
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.pipeline.deletes import DeleteFiles
 from dolake.pipeline.files import WriteOptions, new_file, shape_of, write_rows
-from dolake.pipeline.tasks import KeysJob, SliceJob, Staged, TablePlan, Wanting, read_keys, write_slice
+from dolake.pipeline.reading import Wanting
+from dolake.pipeline.tasks import KeysJob, Refused, SliceJob, Staged, TablePlan, read_keys, write_slice
 from dolake.settings import JournalSettings
 from dolake.storage.local import LocalStorage, path_of
 from dolake.tables import layout
@@ -124,7 +125,7 @@ class HandLake:
             self._publish_table(table, staged, cut, is_last=table == max(cut.tables))
 
     def _staged(self, cut: Cut) -> dict[str, Staged]:
-        def slices(plans: dict[str, TablePlan]) -> dict[str, Staged | Wanting]:
+        def slices(plans: dict[str, TablePlan]) -> dict[str, Staged | Wanting | Refused]:
             (part,) = cut.slices
             return write_slice(
                 SliceJob(str(self.journal), part, plans, _OPTIONS, self.has_source_in_key, is_whole=True, token="try")

@@ -25,7 +25,7 @@ from dolake.catalog.replies import Answer, Handler, json_answer, loaded, loaded_
 from dolake.catalog.tables import TableCommit
 from dolake.catalog.values import Json, as_object, as_objects, read_text, read_texts
 from dolake.crashpoints import reach
-from dolake.errors import InvalidInput, NotFound
+from dolake.errors import Forbidden, InvalidInput, NotFound
 
 _PUBLISH_KEYS = (PUBLISHED_FROM, PUBLISHED_TO, GENERATION)
 
@@ -168,8 +168,9 @@ async def register_table(call: Call) -> Answer:
 
 async def rename_table(call: Call) -> Answer:
     source, target = _identifier(call.body.get("source")), _identifier(call.body.get("destination"))
+    rename, remember = call.catalog.tables.rename, call.remember(204)
     async with call.catalog.turns([source, target]):
-        await call.catalog.run(call.catalog.tables.rename, source, target, call.remember(204))
+        await call.catalog.run(rename, source, target, remember, is_pipeline=call.is_pipeline)
     return web.Response(status=204)
 
 
@@ -245,6 +246,20 @@ async def register_view(call: Call) -> Answer:
 # --- the lake itself -------------------------------------------------------------------------------------------------
 
 
+async def publish_nothing(call: Call) -> Answer:
+    """The pipeline has passed a stretch of the journal that is in no table, because the lake does not take it."""
+    numbers = [call.body.get(name) for name in ("from", "to", "generation")]
+    if not all(type(number) is int for number in numbers):
+        raise InvalidInput("from, to and generation must be whole numbers")
+    if not call.is_pipeline:
+        raise Forbidden("only the pipeline moves the published position", hint="POST /flush publishes what waits")
+    start, end, generation = (int(str(number)) for number in numbers)
+    publish = Publish(start, end, generation, call.catalog.publish_time_ms())
+    await call.catalog.run(call.catalog.store.commit, [], publish, None)
+    call.catalog.on_published(end)
+    return web.Response(status=204)
+
+
 async def published(call: Call) -> Answer:
     row = await call.catalog.run(call.catalog.store.published)
     return json_answer({"position": row.position, "generation": row.generation, "atMs": row.at_ms})
@@ -275,6 +290,7 @@ _OF_ICEBERG = ("/namespaces", "/tables", "/views", "/transactions")
 ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/config", config),
     ("GET", "/published", published),
+    ("POST", "/published", publish_nothing),
     ("GET", "/namespaces", list_namespaces),
     ("POST", "/namespaces", create_namespace),
     ("GET", _NAMESPACE, load_namespace),

@@ -23,14 +23,14 @@ from dolake.catalog.base import CatalogStore, Create, Move, Name, Pointer, Publi
 from dolake.catalog.commit import apply_updates, check_requirements
 from dolake.catalog.create import new_table_metadata
 from dolake.catalog.documents import Document, Documents, version_of
-from dolake.catalog.errors import AlreadyExists, CommitConflict, ManagedTable, NoSuchTable
+from dolake.catalog.errors import AlreadyExists, CommitConflict, IllegalArgument, ManagedTable, NoSuchTable
 from dolake.catalog.locks import NameLocks
 from dolake.catalog.places import Places, folders_of
 from dolake.catalog.readers import changes_data
 from dolake.catalog.register import registered_table_metadata
 from dolake.catalog.values import Json, as_objects, refuse
 from dolake.errors import InvalidInput, NotFound, OutcomeUnknown
-from dolake.tables.layout import MANAGED
+from dolake.tables.layout import MANAGED, is_known
 
 _DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 _TRIES_MAX = 5
@@ -197,14 +197,18 @@ class Tables:
             self._store.drop(name, "table", remember)
         return document
 
-    def rename(self, source: Name, target: Name, remember: Remember | None = None) -> None:
+    def rename(
+        self, source: Name, target: Name, remember: Remember | None = None, *, is_pipeline: bool = False
+    ) -> None:
         locations.check_name(target)
         with self._locks.hold([source, target]):
-            self._refuse_managed(self.find(source), "renamed")
+            if not is_pipeline:
+                self._refuse_managed(self.find(source), "renamed")
             self._store.rename(source, target, "table", remember)
 
     def adopt(self, name: Name) -> Document:
-        """From now on only the pipeline changes this table's data."""
+        """From now on only the pipeline changes this table's data; refused where it could not write the columns."""
+        self._refuse_unwritable(self.load(name))
         update = {"action": "set-properties", "updates": {MANAGED: "true", _DELETE_OLD_METADATA: "true"}}
         return self.commit([TableCommit(name, [], [update])], is_pipeline=True)[0]
 
@@ -347,6 +351,17 @@ class Tables:
                 self._store.find(name, kind)
                 same = "" if kind == "table" else " with same name"
                 raise AlreadyExists(f"{kind.capitalize()}{same} already exists: {name}")
+
+    def _refuse_unwritable(self, document: Document) -> None:
+        current = document.metadata.get("current-schema-id")
+        schema = next((each for each in document.metadata["schemas"] if each.get("schema-id") == current), None)
+        odd = [field["name"] for field in (schema or {}).get("fields", ()) if not is_known(field["type"])]
+        if odd:
+            raise IllegalArgument(
+                f"DoLake cannot write the types of the columns {', '.join(odd)[:200]}",
+                hint="it writes boolean, int, long, float, double, decimal, date, timestamp, timestamptz, string, uuid,"
+                " binary, and structs and lists of these",
+            )
 
     def _refuse_managed(self, pointer: Pointer, what: str) -> None:
         if pointer.is_managed:

@@ -15,7 +15,8 @@ from rich.table import Table
 
 from dolake.cli.serve import HomeOption
 from dolake.errors import NotFound
-from dolake.settings import load_settings
+from dolake.settings import DoLakeConfig, load_settings
+from dolake.settings.tables import lake_rules
 from dolake.verify.base import NAMED_MAX, Report
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def verify(
     settings = load_settings(home=home, config_file=config, environ=os.environ, flags={}).current
     roots = [Path(root) for root in settings.catalog.location_roots]
     with opened(home, home / settings.lake.r2_base_path, roots) as lake:
-        report = _verify(lake, table, scratch, is_deduplicating=settings.lake.enable_deduplication)
+        report = _verify(lake, table, scratch, settings.lake)
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(_as_json(report))).decode() + "\n")
     else:
@@ -54,7 +55,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _verify(lake: LakeFiles, table: str | None, scratch: Path | None, *, is_deduplicating: bool) -> Report:
+def _verify(lake: LakeFiles, table: str | None, scratch: Path | None, settings: DoLakeConfig) -> Report:
     from dolake.verify.run import verify as run_verify
 
     console = Console(stderr=True)
@@ -65,7 +66,14 @@ def _verify(lake: LakeFiles, table: str | None, scratch: Path | None, *, is_dedu
         def show(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=max(total, done))
 
-        return run_verify(lake, only=table, scratch=scratch, is_deduplicating=is_deduplicating, progress=show)
+        return run_verify(
+            lake,
+            only=table,
+            scratch=scratch,
+            is_deduplicating=settings.enable_deduplication,
+            rules=lake_rules(settings),
+            progress=show,
+        )
 
 
 def _as_json(report: Report) -> dict[str, object]:

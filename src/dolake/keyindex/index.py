@@ -88,6 +88,10 @@ class KeyIndex:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
     def snapshot_id(self) -> int | None:
         return self._view.manifest.snapshot_id
 

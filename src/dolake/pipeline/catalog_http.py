@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from dolake.catalog.base import PIPELINE_HEADER
-from dolake.errors import Conflict, Unavailable
+from dolake.errors import Conflict, OutcomeUnknown, Unavailable
+from dolake.positions import Position
 
 Json = dict[str, Any]
 _LOOKS_MAX = 20
@@ -37,6 +38,16 @@ class CatalogHttp:
                 return self._ask("/v1/published")
             time.sleep(_LOOK_WAIT_S)
         raise Unavailable("the catalog does not answer", hint="is the server running?")
+
+    def publish_nothing(self, start: Position, end: Position, generation: int) -> None:
+        """Move the published position over a stretch that is in no table."""
+        try:
+            self._ask("/v1/published", {"from": start, "to": end, "generation": generation})
+        except urllib.error.HTTPError as error:
+            text = error.read().decode(errors="replace")[:500]
+            raise Conflict(f"the catalog refused to move on: {text}", hint="read the published row") from None
+        except OSError as error:
+            raise OutcomeUnknown(f"the catalog did not answer: {error}", hint="read the published row") from None
 
     def metadata(self, name: Sequence[str]) -> Json | None:
         """All that the table says of itself, and under `metadata-location` where that is written; None without one."""
@@ -73,7 +84,7 @@ class CatalogHttp:
             headers={PIPELINE_HEADER: self._secret, "Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=_ASK_TIME_MAX_S) as answer:  # noqa: S310
-            found: Json = json.load(answer)
+            found: Json = {} if answer.status == HTTPStatus.NO_CONTENT else json.load(answer)
             return found
 
 

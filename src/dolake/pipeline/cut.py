@@ -18,11 +18,11 @@ from dolake.journal.reader import JournalReader, Place
 from dolake.journal.record import Record
 from dolake.positions import Position
 from dolake.tables.names import plain_table_name
-from dolake.wire.messages import EventMetadata, RawEvent, decode_raw_batch
+from dolake.wire.messages import Ddl, EventMetadata, RawEvent, decode_raw_batch
 
 logger = logging.getLogger(__name__)
 
-_MARK = b'"transactionId"'
+_MARK, _DDL_MARK, _UNCHANGED_MARK = b'"transactionId"', b'"ddl"', b'"unchanged"'
 _SLICE_EVENTS_MIN = 20_000
 _decode_metadata = msgspec.json.Decoder(EventMetadata).decode
 
@@ -56,6 +56,10 @@ class Cut:
     tables: frozenset[str]
     next_place: Place | None
     waiting_since_ms: int | None = None
+    ddl: Ddl | None = None
+    """What a source has done to its table: then that is all of the cut."""
+    called: tuple[str, str] | None = None
+    """A table that has another name now than in the journal: its old one and its new one."""
 
 
 @dataclass(slots=True)
@@ -88,13 +92,28 @@ class _Walk:
     transactions: list[_Transaction] = field(default_factory=list)
     open: dict[StreamId, _Transaction] = field(default_factory=dict)
     """The last transaction of each stream, while its end was not seen."""
+    has_unchanged: bool = False
+    """A change may need what an earlier one has left: one task reads them all."""
+    barrier: tuple[Position, str, Ddl] | None = None
+    """Where a table itself was changed: what comes before is published first."""
 
-    def add(self, place: Place, record: Record) -> None:
+    def add(self, place: Place, record: Record, start: Position) -> None:
         self.records.append(_Seen(record.position, record.end, place))
         self.event_count += record.change_count
         self.byte_count += len(record.payload)
         self.tables.update(map(plain_table_name, record.tables))
+        self.has_unchanged |= _UNCHANGED_MARK in record.payload
+        self._look_for_ddl(record, start)
         self._follow_transactions(record)
+
+    def _look_for_ddl(self, record: Record, start: Position) -> None:
+        if _DDL_MARK not in record.payload:
+            return
+        for at, event in enumerate(decode_raw_batch(record.payload).events, record.position):
+            metadata = metadata_of(event) if at >= start else None
+            if metadata is not None and metadata.ddl is not None:
+                self.barrier = at, plain_table_name(event.table), metadata.ddl
+                return
 
     def _follow_transactions(self, record: Record) -> None:
         """Its stream's next change with another transaction, or without one, ends the last one."""
@@ -102,6 +121,8 @@ class _Walk:
             self.open.pop(record.stream, None)
             return
         for at, event in enumerate(decode_raw_batch(record.payload).events, record.position):
+            if self.barrier and at >= self.barrier[0]:
+                break
             metadata = metadata_of(event)
             if metadata is None or metadata.transaction_id is None:
                 self.open.pop(record.stream, None)
@@ -136,13 +157,20 @@ def next_cut(
     """The stretch from `start` that the next publish covers, at most up to `to`."""
     walk = _Walk()
     for at, record in reader.walk(start, to, place):
-        walk.add(at, record)
+        walk.add(at, record, start)
+        if walk.barrier:
+            walk.open.clear()  # whatever was open: the table is another one now
+            break
         is_full = walk.event_count >= limits.events_max or walk.byte_count >= limits.bytes_max
         if is_full and (walk.end_before(record.end) > start or walk.byte_count >= limits.transaction_bytes_max):
             break
     if not walk.records:
         return Cut(start, to, (), frozenset(), None)  # a gap that a repair left
-    seen = min(walk.records[-1].end, to)
+    if walk.barrier and walk.barrier[0] == start < to:
+        _, table, ddl = walk.barrier
+        only = Slice(start, start + 1, walk.records[-1].place)
+        return Cut(start, start + 1, (only,), frozenset([table]), walk.records[-1].place, ddl=ddl)
+    seen = min(walk.records[-1].end, to, walk.barrier[0] if walk.barrier else to)
     end = walk.end_before(seen)
     if walk.open:
         since_ms = min(each.since_ms for each in walk.open.values())
@@ -152,7 +180,7 @@ def next_cut(
             end = seen
         elif end <= start:
             return Cut(start, start, (), frozenset(), place, since_ms)
-    slices = tuple(_slices(walk.records, start, end, parallel))
+    slices = tuple(_slices(walk.records, start, end, 1 if walk.has_unchanged else parallel))
     return Cut(start, end, slices, frozenset(walk.tables), _place_of(walk.records, end))
 
 

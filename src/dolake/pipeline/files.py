@@ -78,6 +78,11 @@ def _small_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """A table without rows. Arrow's own way does not know every type inside of a struct."""
+    return pa.table([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
 Ids = Mapping[bytes, bytes]
 """Columns that have another type now, and so another id: the id that they had before."""
 _NO_IDS: Ids = {}

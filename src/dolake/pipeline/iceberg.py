@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from py4j.protocol import Py4JJavaError
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from dolake.catalog.base import PIPELINE_HEADER
 from dolake.errors import Conflict, DoLakeError, OutcomeUnknown, Unavailable
-from dolake.tables.layout import MANAGED
+from dolake.tables.layout import MANAGED, OURS
 
 Json = dict[str, Any]
 _WARM_ROUNDS = 10
@@ -33,6 +33,8 @@ class IcebergTable:
     schema: str
     snapshot_id: int | None
     is_managed: bool
+    is_ours: bool
+    """Whether the pipeline has made it, or taken it over."""
     java: Any
     specs: tuple[Json, ...] = (_UNPARTITIONED,)
     """All partition specs that it ever had; the current one is the last."""
@@ -79,6 +81,8 @@ class TableChange:
     """The same rows in other files: for readers of changes nothing has happened."""
     is_regrouping: bool = False
     """The same files in fewer manifests, and nothing else."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """What the table says of itself from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +243,20 @@ class Iceberg:
         except Py4JJavaError as error:
             raise _translated(error) from error
 
+    def take_over(self, table: IcebergTable, schema: Json, properties: Mapping[str, str]) -> IcebergTable:
+        """A table that somebody else has made becomes ours: with our columns, and all of them may be null."""
+        try:
+            wanted = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
+            update = table.java.updateSchema().unionByNameWith(wanted)
+            for column in table.java.schema().columns():
+                if column.isRequired():
+                    update.makeColumnOptional(column.name())
+            update.commit()
+            _set_properties(table.java.updateProperties(), properties)
+            return self.refresh(table)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
     def _with_pending(self, table: IcebergTable, transaction: Any) -> IcebergTable:
         schema = self._jvm.org.apache.iceberg.SchemaParser.toJson(transaction.table().schema())
         return replace(table, schema=schema, pending=transaction)
@@ -249,10 +267,7 @@ class Iceberg:
             self._create_namespace(name[:-1])
             self._catalog.renameTable(self._identifier(table.name), self._identifier(name))
             found = self._catalog.loadTable(self._identifier(name))
-            update = found.updateProperties()
-            for key, value in properties.items():
-                update.set(key, value)
-            update.commit()
+            _set_properties(found.updateProperties(), properties)
             return self._table(name, found)
         except Py4JJavaError as error:
             raise _translated(error) from error
@@ -318,6 +333,8 @@ class Iceberg:
         java = change.table.java
         try:
             transaction = change.table.pending or java.newTransaction()
+            if change.properties:
+                _set_properties(transaction.updateProperties(), change.properties)
             if change.is_regrouping:
                 every = self._jvm.com.google.common.base.Functions.constant("all")
                 update = transaction.rewriteManifests().clusterBy(every)
@@ -402,6 +419,7 @@ class Iceberg:
             schema=self._jvm.org.apache.iceberg.SchemaParser.toJson(java.schema()),
             snapshot_id=None if snapshot is None else snapshot.snapshotId(),
             is_managed=java.properties().get(MANAGED) == "true",
+            is_ours=java.properties().get(OURS) is not None,
             java=java,
             specs=before.specs if before else self._specs(java),
             sorted_by=before.sorted_by if before else self._sorted_by(java),
@@ -441,6 +459,12 @@ class Iceberg:
         for index, part in enumerate(parts):
             array[index] = part
         return array
+
+
+def _set_properties(update: Any, properties: Mapping[str, str]) -> None:
+    for key, value in properties.items():
+        update.set(key, value)
+    update.commit()
 
 
 def _folders_of(change: TableChange) -> frozenset[str]:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ from dolake.pipeline.turns import InFlight, Turns
 from dolake.positions import Position
 from dolake.settings.tables import lake_rules
 from dolake.storage.local import path_of, sync_path
-from dolake.tables.layout import state_schema
+from dolake.tables.layout import CLEARED, state_schema
+from dolake.tables.names import plain_table_name
 from dolake.tables.types import Field
 
 logger = logging.getLogger(__name__)
@@ -117,6 +119,7 @@ class Publisher:
             staged: list[StagedTable] | None = None
             try:
                 with self.in_flight.one():
+                    cut = self._after_ddl(cut)
                     staged = self._staging.stage(cut, steps)
                     self._commit(cut, staged, steps)
             except Inexact as error:
@@ -132,6 +135,23 @@ class Publisher:
             took_ms = round((time.monotonic() - started) * 1000)
             return Published(cut.end, [_report(part) for part in staged], took_ms, steps.times_ms, _memory_bytes())
         raise Unavailable(f"position {self.position} could not be published", hint="it is tried again")
+
+    def _after_ddl(self, cut: Cut) -> Cut:
+        """Do to the table what its source has done to its own; the cut that is left to publish."""
+        if cut.ddl is None:
+            return cut
+        (name,) = cut.tables
+        ddl, source = cut.ddl, self.tables.find(name)
+        logger.info("table changed by its source", extra={"table": name, "action": ddl.action})
+        match ddl.action:
+            case "rename" if ddl.to is not None and self.tables.rules.takes(name):
+                now = self.tables.rename(name, plain_table_name(ddl.to))
+                return replace(cut, tables=frozenset([now]), called=(name, now))
+            case "rename_column" if source and ddl.column and ddl.to:
+                self.tables.rename_column(source, ddl.column, ddl.to)
+            case "drop_column" if source and ddl.column:
+                self.tables.drop_column(source, ddl.column)
+        return cut
 
     def look_if_uncertain(self) -> None:
         """Before anything is built on what we know; in the caller's turn."""
@@ -171,6 +191,9 @@ class Publisher:
             PUBLISHED_TO: str(cut.end),
             GENERATION: str(self._start.generation),
         }
+        if not staged:
+            self.http.publish_nothing(cut.start, cut.end, self._start.generation)
+            return
         with steps.timed("manifests"):
             changes = [change for part in staged for change in _changes(part)]
             commits = list(self._stagers.map(lambda change: self.iceberg.stage(change, summary), changes))
@@ -183,12 +206,17 @@ class Publisher:
         reach("published")
         with steps.timed("index"):
             for part in staged:
-                if part.has_state:
+                if part.cleared_at is not None:
+                    part.source.index.forsake()
+                elif part.has_state:
                     with part.source.trusting_index() as key_index:
                         key_index.promote()
                         key_index.merge(rows_max=_MERGE_ROWS_MAX)
         with steps.timed("refresh"):
             list(self._stagers.map(self._refresh, staged))
+        for part in staged:
+            if part.cleared_at is not None:
+                self.tables.forget(part.source.name)
 
     def _refresh(self, part: StagedTable) -> None:
         _apply(part)
@@ -199,7 +227,7 @@ class Publisher:
     def _stage_indexes(self, staged: list[StagedTable], commits: list[StagedCommit]) -> None:
         snapshots = {commit.name: commit.snapshot_id for commit in commits}
         for part in staged:
-            if part.has_state:
+            if part.has_state and part.cleared_at is None:
                 with part.source.trusting_index() as key_index:
                     key_index.stage(part.index_changes, snapshots[part.source.state.name])
 
@@ -218,7 +246,15 @@ def _apply(part: StagedTable) -> None:
 
 def _changes(part: StagedTable) -> list[TableChange]:
     """The commits of a source table: its changes always, its state where that changes."""
-    changes = [TableChange(part.source.changes, add_rows=part.changes_files, remove_rows=part.replaced_changes)]
+    properties = {} if part.cleared_at is None else {CLEARED: str(part.cleared_at)}
+    changes = [
+        TableChange(
+            part.source.changes,
+            add_rows=part.changes_files,
+            remove_rows=part.replaced_changes,
+            properties=properties,
+        )
+    ]
     if part.has_state:
         deletes = part.deletes
         changes.append(

@@ -163,7 +163,7 @@ def as_now(
         is_kept[deleted] = False
         found = found.filter(pa.array(is_kept))
     live = found.combine_chunks()
-    columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in live.columns]
+    columns = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in live.columns]
     now = fitted(columns, list(live.schema), list(shape.arrow), live.num_rows, ids_before or {})
     return pa.table(now, schema=shape.arrow)
 

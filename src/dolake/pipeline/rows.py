@@ -102,7 +102,7 @@ def _rows(row_count: int, parts: list[list[pa.Array]], reading: _Reading) -> Row
     batch = None
     if not reading.unknown.fields:
         schema = reading.plan.schema
-        empty = [pa.array([], type_) for type_ in schema.types]
+        empty = [pa.nulls(0, type_) for type_ in schema.types]
         arrays = [pa.concat_arrays(pieces) for pieces in zip(empty, *parts, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return Rows(batch, reading.rescued_texts(row_count), reading.unknown, reading.unreadable)

@@ -23,6 +23,7 @@ from dolake.pipeline.arranging import Arrangement, arrangement, folder_of, mark_
 from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.deletes import DeleteFiles
 from dolake.pipeline.iceberg import Iceberg, IcebergTable
+from dolake.pipeline.quarantine import quarantine_of
 from dolake.pipeline.tasks import KeysJob, TablePlan, read_keys
 from dolake.tables import layout
 from dolake.tables.maintenance import files_to_merge, groups_to_merge
@@ -30,7 +31,7 @@ from dolake.tables.ordering import order_fields, sort_keys
 from dolake.tables.partitions import UNPARTITIONED, fitted, parse_partition_words, spec_changes
 from dolake.tables.rules import LakeRules, TableRules
 from dolake.tables.schema import Seen, grow, grown
-from dolake.tables.types import Columns
+from dolake.tables.types import Columns, can_be_added, column_name
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,10 @@ class SourceTable:
             self.changes.location,
             self.rules,
             self.rebuildable,
+            self.rebuild.columns if self.rebuild else (),
+            self.rebuild.state_schema if self.rebuild else "",
+            str(self.index.folder),
+            self.state.snapshot_id,
             self.arrangement,
         )
 
@@ -180,7 +185,15 @@ class SourceTables:
             if state is None or changes is None:
                 return None
             self._known[name] = self._open(name, *self._aligned(state, changes))
+            self._follow_declared(self._known[name])
         return self._known[name]
+
+    def _follow_declared(self, source: SourceTable) -> None:
+        """The settings may declare columns that the table does not have so yet."""
+        declared = source.rules.reading.declared
+        leaves_max, rebuildable = source.rules.reading.leaves_max, source.rebuildable
+        if declared and grow(source.columns, Seen(), declared=declared, leaves_max=leaves_max, rebuildable=rebuildable):
+            self.grow(source.name, Seen())
 
     @property
     def rules(self) -> LakeRules:
@@ -247,9 +260,58 @@ class SourceTables:
         """Those that were needed since the start."""
         return list(self._known.values())
 
-    def forget(self) -> None:
-        """Load everything again: somebody else may have changed the tables."""
-        self._known.clear()
+    def forget(self, name: str | None = None) -> None:
+        """Load a table again, or all: somebody else may have changed them."""
+        if name is None:
+            self._known.clear()
+        else:
+            self._known.pop(name, None)
+
+    def rename_column(self, source: SourceTable, old: str, new: str) -> None:
+        """A column under another name, visible with the next publish; refused where the new name cannot be one."""
+        old, new = column_name(old), column_name(new)
+        names = {column.name for column in source.columns}
+        taken = {name.casefold() for name in names - {old}}
+        if old not in names or not can_be_added(new, taken):
+            logger.warning("column not renamed", extra={"table": source.name, "columns": [old, new]})
+            return
+        source.state = self._iceberg.rename_columns(source.state, [old], new)
+        source.changes = self._iceberg.rename_columns(source.changes, [old, f"{layout.BEFORE}.{old}"], new)
+        self._altered(source)
+
+    def drop_column(self, source: SourceTable, column: str) -> None:
+        """A column that is left out from the next publish on; earlier snapshots keep it."""
+        name = column_name(column)
+        if name not in {each.name for each in source.columns}:
+            return
+        if name in source.state.pinned_columns:
+            logger.warning(
+                "column not dropped", extra={"table": source.name, "reason": "it divides or sorts the table"}
+            )
+            return
+        before = [layout.BEFORE] if len(source.columns) == 1 else [f"{layout.BEFORE}.{name}"]
+        source.state = self._iceberg.drop_columns(source.state, [name])
+        source.changes = self._iceberg.drop_columns(source.changes, [name, *before])
+        self._altered(source)
+
+    def _altered(self, source: SourceTable) -> None:
+        source.columns = layout.columns_of(json.loads(source.state.schema))
+        logger.info("columns altered", extra={"table": source.name, "columns": len(source.columns)})
+
+    def rename(self, old: str, new: str) -> str:
+        """Give a source's tables another name; the name that they have now. Can be done again after a crash."""
+        if self.find(old) is None and self.find(new) is not None:
+            return new
+        if self.find(new) is not None and self.find(old) is not None:
+            logger.warning("table not renamed", extra={"table": old, "reason": f"there is a table {new}"})
+            return old
+        for each in (quarantine_of, str):
+            for before, after in zip(layout.table_names(each(old)), layout.table_names(each(new)), strict=True):
+                if (found := self._load(before)) and self._load(after) is None:
+                    self._iceberg.rename(found, after, {layout.OURS: each(new)})
+        self.forget(old)
+        logger.info("table renamed", extra={"table": old, "to": new})
+        return new if self.find(new) else old
 
     def _create(self, name: str, state_schema: layout.Json, changes_schema: layout.Json) -> SourceTable:
         state_name, changes_name = layout.table_names(name)
@@ -260,6 +322,9 @@ class SourceTables:
         if state is None:
             partitions = self._wanted_partitions(name, state_schema) or []
             state = self._iceberg.create(state_name, state_schema, properties, partitions)
+        if not state.is_ours:
+            state = self._iceberg.take_over(state, state_schema, properties)
+            logger.info("table taken over", extra={"table": name})
         logger.info("table created", extra={"table": name})
         self._known[name] = self._open(name, *self._aligned(state, changes))
         return self._known[name]

@@ -24,14 +24,18 @@ from dolake.pipeline import fold
 from dolake.pipeline.cut import Cut
 from dolake.pipeline.deletes import DeletePlan, Positions, union
 from dolake.pipeline.files import WriteOptions, ids_before, remove_file, remove_files, shape_of
+from dolake.pipeline.quarantine import quarantine_of
+from dolake.pipeline.reading import Wanting
 from dolake.pipeline.rewriting import RewriteJob, Rewritten, rewrite
 from dolake.pipeline.sourcetables import Rebuild, SourceTable, SourceTables
-from dolake.pipeline.tasks import SliceJob, Staged, StateFile, StateJob, Wanting, write_slice, write_state
+from dolake.pipeline.tasks import Refused, SliceJob, Staged, StateFile, StateJob, write_slice, write_state
+from dolake.positions import Position
+from dolake.tables.layout import CLEARING, DDL_OPERATIONS
 from dolake.tables.schema import Seen
 from dolake.tables.types import Columns
 
 Json = dict[str, Any]
-Answer = dict[str, Staged | Wanting]
+Answer = dict[str, Staged | Wanting | Refused]
 _GROWS_MAX = 5
 _ROUNDS = 4
 _STAGERS = 4
@@ -69,6 +73,8 @@ class StagedTable:
     """Data files of the state that leave it: their rows are in one of `state_files` now."""
     deletes: DeletePlan
     index_changes: Changes
+    cleared_at: Position | None = None
+    """Where the table was emptied, if it was."""
     replaced_changes: list[Json] = field(default_factory=list)
     """Data files of the changes that leave them, because columns got another type."""
 
@@ -98,12 +104,23 @@ class Staging:
         try:
             answers = self._write_slices(cut, steps)
             names = sorted({name for answer in answers for name in answer})
-            staged = self._stage_tables({name: [answer.get(name) for answer in answers] for name in names}, steps)
+            slices = {name: [answer.get(name) for answer in answers] for name in names}
+            staged = [self._clear(cut, slices)] if _is_clearing(cut) and slices else self._stage_tables(slices, steps)
         except BaseException:
             self._remove(cut)
             raise
         reach("staged")
         return staged
+
+    def _clear(self, cut: Cut, slices: dict[str, list[Staged | None]]) -> StagedTable:
+        """The table loses all its rows, by files; the change that says so is the only one of the cut."""
+        ((name, (part,)),) = slices.items()
+        source = self._tables.find(name)
+        assert source is not None, "the workers had a plan for it"
+        assert part is not None, "and there is one slice"
+        deletes = source.deletes.plan({}, self._token, list(source.files))
+        files = list(source.files.values())
+        return StagedTable(source, [part.changes_file], [], files, deletes, Changes(), cut.start)
 
     def _stage_tables(self, slices: dict[str, list[Staged | None]], steps: Steps) -> list[StagedTable]:
         """Some tables at the same time: their index, deletes and rows have nothing to do with each other."""
@@ -128,7 +145,9 @@ class Staging:
         for _ in range(_GROWS_MAX):
             with steps.timed("write"):
                 answers = self._ask(cut, lacking)
+            _stop_if_refused(answers)
             lacking = frozenset(name for answer in answers for name in _lacking(answer))
+            lacking |= frozenset(map(quarantine_of, lacking))  # what a table cannot take shows when it is read again
             for found, answer in zip(done, answers, strict=True):
                 for name, part in answer.items():
                     if isinstance(part, Staged) and name in lacking:
@@ -143,7 +162,10 @@ class Staging:
         raise Damaged("the tables do not take the columns that the changes have", hint="look at the table's schema")
 
     def _ask(self, cut: Cut, only: frozenset[str] | None) -> list[Answer]:
-        plans = {name: found.plan for name in cut.tables if (found := self._tables.find(name))}
+        known = {each.name for each in self._tables.known}
+        names = {*cut.tables, *(known & set(map(quarantine_of, cut.tables)))}
+        plans = {name: found.plan for name in names if (found := self._tables.find(name))}
+        called = {cut.called[0]: cut.called[1]} if cut.called else {}
         jobs = [
             SliceJob(
                 journal=self._journal,
@@ -153,6 +175,7 @@ class Staging:
                 has_source_in_key=self._tables.has_source_in_key,
                 is_whole=len(cut.slices) == 1,
                 rules=self._tables.rules,
+                called=called,
                 token=self._token,
                 only=only,
             )
@@ -201,6 +224,7 @@ class Staging:
             [source.files[path] for path in merged_paths],
             deletes,
             Changes(blocks, fold.gone(joined)),
+            None,
             list(source.changes_files.values()) if source.rebuild else [],
         )
 
@@ -267,6 +291,20 @@ class Staging:
         for number, found in zip(numbers, run_jobs(self._spark, write_state, jobs), strict=True):
             files[number] = found
         return files
+
+
+def _is_clearing(cut: Cut) -> bool:
+    return cut.ddl is not None and DDL_OPERATIONS[cut.ddl.action] in CLEARING
+
+
+def _stop_if_refused(answers: Iterable[Answer]) -> None:
+    for answer in answers:
+        for name, part in answer.items():
+            if isinstance(part, Refused):
+                raise Damaged(
+                    f"a change of {name} cannot be written: {part.reason}",
+                    hint=f"with fail_stop of {name} off it goes to the quarantine, and the lake goes on",
+                )
 
 
 def _block(file: StateFile, part: fold.Outcomes) -> Block:

@@ -8,7 +8,9 @@ of this snapshot (it is being made anew), the tail's keys are left out by a join
 from __future__ import annotations
 
 import itertools
+import json
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dolake.errors import Unavailable
 from dolake.keyindex import KeyIndexView, Places, StaleIndex
 from dolake.keyindex.hashes import Hashes
+from dolake.pipeline.files import shape_of
+from dolake.pipeline.reading import hashes_of_keys
+from dolake.pipeline.unchanged import Key, read_old_rows
 from dolake.query.lake import Json, LakeTable
 from dolake.query.overlay import Overlay, Overlays
 from dolake.query.sqltext import literal, names, quoted, selected
@@ -62,7 +68,7 @@ class LiveTables:
         base = table.columns if table else ()
         snapshot = table.snapshot if table else None
         state = tail.state(base, cut) if tail else None
-        if table is None or snapshot is None:
+        if table is None or snapshot is None or (state and state.is_cleared):
             return self._tail_alone(state, base)
         known = self._of(table, snapshot)
         if state is None or not len(state.touched.hi):
@@ -76,6 +82,27 @@ class LiveTables:
         registered, tail_sql = self._rows_of(state)
         sql = f"{self._select(overlay, base, state.columns)} UNION ALL {tail_sql}"
         return Scan(sql, state.columns, registered, (overlay,), state.rows.num_rows, reads=((table, snapshot),))
+
+    def give_rows(self, tail: TableTail | None, table: LakeTable | None) -> None:
+        """Let a tail find rows of the table that its changes build on."""
+        if tail is None:
+            return
+        snapshot = table.snapshot if table else None
+        if table is None or snapshot is None:
+            tail.old_rows = None
+            return
+        folder, shape, id_ = self._indexes / table.uuid, shape_of(json.dumps(table.schema)), snapshot["snapshot-id"]
+
+        def old_rows(keys: Sequence[Key]) -> tuple[pa.Table, NDArray[np.bool_]]:
+            sources = [source for _, source in keys] if SOURCE in self._own else None
+            hashes = hashes_of_keys([row_id for row_id, _ in keys], sources)
+            try:
+                return read_old_rows(folder, id_, hashes, shape, {})
+            except StaleIndex as error:
+                hint = "ask again in a moment"
+                raise Unavailable("rows that changes build on cannot be found yet", hint=hint) from error
+
+        tail.old_rows = old_rows
 
     def at_snapshot(self, table: LakeTable, snapshot: Json) -> Scan:
         """As it was in one of its snapshots, with the columns that it had then."""

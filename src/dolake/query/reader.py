@@ -28,7 +28,7 @@ from dolake.query.sqltext import iso, literal, names, quoted
 from dolake.query.table_tail import Cut, TableTail
 from dolake.query.tail import Tail
 from dolake.query.time_travel import begun_sql, oldest_sql, position_sql, scan_past
-from dolake.tables.layout import CHANGES_SUFFIX, KEY, RESCUED
+from dolake.tables.layout import CHANGES_SUFFIX, KEY, QUARANTINE_SUFFIX, RESCUED
 from dolake.tables.names import plain_table_name
 from dolake.tables.rules import LakeRules
 from dolake.tables.types import OUR_NAMES, source_name
@@ -167,7 +167,10 @@ class View:
         state, changes = self.moment.state_and_changes(name_of_state)
         plain = plain_table_name(str(name_of_state))
         with self.reader.tail.lock:
+            if plain.endswith(QUARANTINE_SUFFIX):
+                self._sort_out(name_of_state, plain)
             tail = self.reader.tail.table(plain)
+            self.reader.live.give_rows(tail, state)
             if state is None and tail is None:
                 raise self._unknown(name)
             snapshot_id = self._snapshot_id(reference, state if not is_changes else changes)
@@ -181,6 +184,14 @@ class View:
             if is_changes or self._means_history(named):
                 return self._history(name, changes, plain, reference, shows_all=is_changes)
             return self._state(name, state, changes, plain, reference)
+
+    def _sort_out(self, quarantine: Name, plain: str) -> None:
+        """Changes that belong into a quarantine are found when those of its table are read."""
+        table = self.moment.tables.get(Name(quarantine.namespace, quarantine.name.removesuffix(QUARANTINE_SUFFIX)))
+        tail = self.reader.tail.table(plain.removesuffix(QUARANTINE_SUFFIX))
+        if tail is not None:
+            self.reader.live.give_rows(tail, table)
+            tail.columns(table.columns if table else ())
 
     def planned(self, number: int, conditions: Sequence[Condition]) -> list[PlannedFile]:
         """The data files of the relation that was made as the `number`th, beginning with 0."""
@@ -470,9 +481,11 @@ def parse_snapshot_id(id_: int | str | None) -> int | None:
 def _names_of(reference: Reference) -> tuple[Name, ...]:
     """The tables that a reference may need: the one it names, and its changes."""
     name = Name(tuple(reference.namespace.split(".")), reference.table)
-    if name.name.endswith(CHANGES_SUFFIX):
-        return name, Name(name.namespace, name.name.removesuffix(CHANGES_SUFFIX))
-    return name, Name(name.namespace, name.name + CHANGES_SUFFIX)
+    plain = name.name.removesuffix(CHANGES_SUFFIX)
+    pair = Name(name.namespace, plain), Name(name.namespace, plain + CHANGES_SUFFIX)
+    if not plain.endswith(QUARANTINE_SUFFIX):
+        return pair
+    return *pair, Name(name.namespace, plain.removesuffix(QUARANTINE_SUFFIX))
 
 
 def _file_count(snapshot: Json) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dolake.tables.types import Columns, Field, ListType, StructType, Type
+from dolake.tables.types import Columns, Field, ListType, StructType, Type, decimal_of
 
 _TYPES = {
     "long": "BIGINT",
@@ -21,6 +21,8 @@ _TYPES = {
     "timestamptz": "TIMESTAMP WITH TIME ZONE",
     "timestamp": "TIMESTAMP",
     "date": "DATE",
+    "uuid": "UUID",
+    "binary": "BLOB",
 }
 
 
@@ -54,7 +56,7 @@ def type_sql(type_: Type) -> str:
         case ListType():
             return f"{type_sql(type_.element)}[]"
         case _:
-            return _TYPES[type_]
+            return type_.upper() if decimal_of(type_) else _TYPES[type_]
 
 
 def selected(have: Columns, want: Columns) -> str:

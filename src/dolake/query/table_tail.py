@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -22,9 +23,11 @@ from dolake.errors import Unavailable
 from dolake.journal.record import Record
 from dolake.keyindex.hashes import Hashes
 from dolake.pipeline import fold
-from dolake.pipeline.files import Shape, shape_of
+from dolake.pipeline.files import Shape, no_rows, shape_of
 from dolake.pipeline.gather import Gathered
-from dolake.pipeline.tasks import Wanting, first_look, read_changes, without_before
+from dolake.pipeline.quarantine import sort_out
+from dolake.pipeline.reading import Table, Unwritable, Wanting, first_look, has_unchanged, read_changes, without_before
+from dolake.pipeline.unchanged import OldRows
 from dolake.positions import Position
 from dolake.query.folding import Folding
 from dolake.tables.layout import KEY, RESCUED, SOURCE, changes_schema
@@ -60,6 +63,8 @@ class TailState:
     touched: Hashes
     rows: pa.Table
     columns: Columns
+    is_cleared: bool = False
+    """The table was emptied: only these rows are left."""
 
 
 @dataclass(slots=True)
@@ -79,6 +84,13 @@ class TableTail:
 
     has_source_in_key: bool
     rules: ReadingRules = _USUAL
+    name: str = ""
+    set_aside: Callable[[Gathered], None] = lambda _: None
+    """Takes the changes that cannot be rows."""
+    old_rows: OldRows | None = None
+    """The table's own rows, for changes that do not send all columns; whoever asks sets it."""
+    _clears: list[Position] = field(default_factory=list)
+    """Where the table was emptied."""
     _pending: Gathered = field(default_factory=Gathered)
     _chunks: list[_Chunk] = field(default_factory=list)
     _base: Columns = ()
@@ -97,12 +109,17 @@ class TableTail:
 
     def forget(self, position: Position) -> bool:
         """Let go of what is in the tables; says whether anything is left, or somebody will soon ask again."""
+        self._clears = [each for each in self._clears if each >= position]
         kept = [chunk for chunk in self._chunks if chunk.positions[-1] >= position]
         if len(kept) < len(self._chunks):
             self._chunks, self._folding = kept, None
-        if self._pending.positions and self._pending.positions[-1] < position:
-            self._pending = Gathered()
+        self._pending = self._pending.since(position)
         return bool(self._chunks or self._pending.events) or self.is_asked_often
+
+    @property
+    def change_count(self) -> int:
+        """How many changes are in memory."""
+        return self._count() + len(self._pending.events)
 
     @property
     def is_asked_often(self) -> bool:
@@ -110,7 +127,8 @@ class TableTail:
 
     def prepare(self) -> None:
         """Read what is pending before somebody asks."""
-        if len(self._pending.events) >= _PREPARED_MIN and self.is_asked_often:
+        is_worth_it = len(self._pending.events) >= _PREPARED_MIN and self.is_asked_often
+        if is_worth_it and not has_unchanged(self._pending.events):  # these need rows that only a question can find
             with contextlib.suppress(Unavailable):
                 self._read(self._base)
 
@@ -123,7 +141,7 @@ class TableTail:
         self._asked_s = time.monotonic()
         columns = self._read(base)
         parts = [chunk.rows.filter(pa.array(_is_shown(chunk, cut))) for chunk in self._chunks]
-        empty = _shape(columns).arrow.empty_table()
+        empty = no_rows(_shape(columns).arrow)
         return pa.concat_tables([empty, *parts]), columns
 
     def first_ms(self) -> int | None:
@@ -147,7 +165,9 @@ class TableTail:
         columns = self._read(base)
         asked = (columns, cut, self._count())
         if self._folded is None or self._folded[0] != asked:
-            self._folded = asked, self._fold(columns, cut)
+            clears = [each for each in self._clears if cut.start <= each < cut.end]
+            shown = replace(cut, start=clears[-1] + 1) if clears else cut
+            self._folded = asked, replace(self._fold(columns, shown), is_cleared=bool(clears))
         return self._folded[1]
 
     def _fold(self, columns: Columns, cut: Cut) -> TailState:
@@ -166,7 +186,7 @@ class TableTail:
         rows = [
             _chosen(chunk.rows.select(wanted), kept) for chunk, kept in zip(self._chunks, folding.kept, strict=True)
         ]
-        empty = _shape(columns).arrow.empty_table().select(wanted)
+        empty = no_rows(_shape(columns).arrow).select(wanted)
         whole = pa.concat_tables([empty, *rows])
         if whole.num_rows < _COPIED_MAX:  # DuckDB takes longer for many small pieces than the copy does
             whole = whole.combine_chunks()
@@ -185,14 +205,16 @@ class TableTail:
             columns = self._columns(base)
             if not self._pending.events:
                 return columns
+            if self._chunks and has_unchanged(self._pending.events):
+                self._unread()  # what is not sent may be in an earlier change
             read = read_changes(
                 self._pending,
-                columns,
-                _shape(columns),
-                self.rules,
-                has_source_in_key=self.has_source_in_key,
-                rebuildable=_names(columns),
+                Table(columns, _shape(columns), self.has_source_in_key, self.rules, _names(columns), self.old_rows),
             )
+            if isinstance(read, Unwritable):
+                self._pending, aside = sort_out(self._pending, read.problems, self.name)
+                self.set_aside(aside)
+                continue
             if isinstance(read, Wanting):
                 self._unread()
                 self._seen.merge(read.seen)
@@ -206,6 +228,7 @@ class TableTail:
                 self._seen.merge(first_look(self._pending, base))
                 continue
             positions = np.array(self._pending.positions, np.int64)
+            self._clears = sorted({*self._clears, *positions[read.clears].tolist()})
             self._chunks.append(_Chunk(self._pending, read.rows, read.outcomes, read.change_of, positions))
             self._pending = Gathered()
             self._tidy()

@@ -12,13 +12,15 @@ import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from dolake.changes import StreamId
 from dolake.errors import Unavailable
 from dolake.journal.reader import JournalReader, Place
 from dolake.journal.record import Record
-from dolake.pipeline.gather import as_the_lake_may_keep
+from dolake.pipeline.gather import Gathered, as_the_lake_may_keep
+from dolake.pipeline.quarantine import quarantine_of
 from dolake.positions import START, Position
 from dolake.query.table_tail import Cut, TableTail
 from dolake.query.transactions import Transactions
@@ -158,15 +160,26 @@ class Tail:
             if not self._rules.takes(table):
                 continue
             rules = self._rules.of(table).reading
-            own = self._tables.setdefault(table, TableTail(self._has_source_in_key, rules))
             kept = as_the_lake_may_keep([events[index] for index in indexes], rules)
-            own.add(kept, [record.position + index for index in indexes], record)
+            self._of(table).add(kept, [record.position + index for index in indexes], record)
         self._ends.append(record.end)
         self._times_ms.append(record.commit_timestamp_ms)
         self._sizes.append(len(record.payload))
         self.byte_count += len(record.payload)
         self._sequences[str(record.stream)] = events[-1].sequence
         self._end = record.end
+
+    def _of(self, table: str) -> TableTail:
+        if table not in self._tables:
+            rules = self._rules.of(table).reading
+            self._tables[table] = TableTail(self._has_source_in_key, rules, table, partial(self._set_aside, table))
+        return self._tables[table]
+
+    def _set_aside(self, table: str, changes: Gathered) -> None:
+        """Changes that cannot be rows of a table are rows of its quarantine."""
+        quarantine, record_of = self._of(quarantine_of(table)), changes.record_of.tolist()
+        for at, (event, position) in enumerate(zip(changes.events, changes.positions, strict=True)):
+            quarantine.add([event], [position], changes.records[record_of[at]])
 
     def _forget(self, committed: Position) -> None:
         if committed <= self._start:

@@ -15,7 +15,7 @@ from dolake.query.live import LiveTables, Scan
 from dolake.query.overlay import Overlay
 from dolake.query.past import Past
 from dolake.query.sqltext import literal, moment, names, quoted, selected
-from dolake.tables.layout import BEFORE, KEY, RESCUED, SOURCE
+from dolake.tables.layout import BEFORE, CLEARED, CLEARING, KEY, RESCUED, SOURCE
 from dolake.tables.types import Columns, Field
 
 _PREVIOUS = "_previous_key"
@@ -30,6 +30,8 @@ _RESCUED_OF_STATE = (
 def scan_past(live: LiveTables, state: LakeTable, changes: LakeTable, past: Past) -> tuple[Scan, Json | None]:
     """The rows of the state at that time, and the snapshot that they are counted from."""
     snapshot = state.snapshot_at(past.time_ms)
+    if snapshot and not _has_columns_of_now(state, snapshot):
+        snapshot = None
     columns = state.columns
     own = tuple(Field(name, "string") for name in live.hidden)
     wanted = (*columns, *own)
@@ -45,12 +47,14 @@ def scan_past(live: LiveTables, state: LakeTable, changes: LakeTable, past: Past
         joined = " AND ".join(f"each.{quoted(key)} = last.{quoted(key)}" for key in keys)
         parts.append(
             f"SELECT {names(field.name for field in wanted)} FROM changed AS each SEMI JOIN last "  # noqa: S608
-            f"ON {joined} AND each._position = last._position WHERE each._operation <> 'DELETE'"
+            f"ON {joined} AND each._position = last._position WHERE each._operation IN ('INSERT', 'UPDATE')"
         )
     if snapshot is not None:
         overlays.append(live.overlays.plain(state.metadata, snapshot))
         joined = " AND ".join(f"state.{quoted(key)} = last.{quoted(key)}" for key in keys)
         anti = f" ANTI JOIN last ON {joined}" if window else ""
+        if window and CLEARED in changes.metadata.get("properties", {}):
+            anti += " WHERE NOT EXISTS (FROM cleared WHERE last_at >= 0)"
         parts.append(
             f"SELECT {names(field.name for field in wanted)} "  # noqa: S608
             f"FROM iceberg_scan({literal(overlays[-1].path)}) AS state{anti}"
@@ -59,7 +63,13 @@ def scan_past(live: LiveTables, state: LakeTable, changes: LakeTable, past: Past
         parts.append(f"SELECT {selected((), wanted)} WHERE false")
     sql = " UNION ALL ".join(parts)
     if window:
-        sql = f"WITH changed AS NOT MATERIALIZED ({window}), last AS MATERIALIZED ({_last(changes, keys)}) {sql}"
+        last = f"last AS MATERIALIZED ({_last(changes, keys)})"
+        if CLEARED in changes.metadata.get("properties", {}):
+            cleared = _cleared(overlays[0], past, start)
+            window += " AND _position > (SELECT last_at FROM cleared)"
+            sql = f"WITH cleared AS MATERIALIZED ({cleared}), changed AS NOT MATERIALIZED ({window}), {last} {sql}"
+        else:
+            sql = f"WITH changed AS NOT MATERIALIZED ({window}), {last} {sql}"
     reads = tuple((table, each) for table, each in ((changes, newest), (state, snapshot)) if each is not None)
     return Scan(sql, columns, {}, tuple(overlays), reads=reads), snapshot
 
@@ -98,6 +108,23 @@ def _window(overlay: Overlay, changes: LakeTable, wanted: Columns, past: Past, s
     columns = columns.replace(quoted(RESCUED), f"{_RESCUED_OF_STATE} AS {quoted(RESCUED)}", 1)
     where = f"_position >= {start} AND {past.condition}"
     return f"SELECT {columns} FROM iceberg_scan({literal(overlay.path)}) WHERE {where}"  # noqa: S608
+
+
+def _cleared(overlay: Overlay, past: Past, start: int) -> str:
+    """Where the table was last emptied between the snapshot and that time; -1 where it was not."""
+    operations = ", ".join(map(literal, CLEARING))
+    where = f"_operation IN ({operations}) AND _position >= {start} AND {past.condition}"
+    return f"SELECT coalesce(max(_position), -1) AS last_at FROM iceberg_scan({literal(overlay.path)}) WHERE {where}"  # noqa: S608
+
+
+def _has_columns_of_now(state: LakeTable, snapshot: Json) -> bool:
+    """Not where a column was written anew with another type: to Iceberg that is another column of the same name."""
+    schemas = {each["schema-id"]: each for each in state.metadata["schemas"]}
+    then = schemas.get(snapshot.get("schema-id"))
+    if then is None:
+        return True
+    ids = {field["name"]: field["id"] for field in state.schema["fields"]}
+    return all(ids.get(field["name"], field["id"]) == field["id"] for field in then["fields"])
 
 
 def _last(changes: LakeTable, keys: tuple[str, ...]) -> str:

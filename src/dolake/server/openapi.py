@@ -77,6 +77,7 @@ _BODIES: dict[Handler, Schema] = {
     ),
     query_rest.diff: _body({"table": _TEXT, "from": _TEXT}, to=_TEXT, namespace=_TEXT, limit=_COUNT, timeoutMs=_COUNT),
     tables.roll_back: _body(snapshotId=_TEXT, asOf=_TEXT),
+    rest.publish_nothing: _body({"from": _COUNT, "to": _COUNT, "generation": _COUNT}),
     rest.create_namespace: _body({"namespace": _LEVELS}, properties=_TEXT_MAP),
     rest.update_namespace: _body(updates=_TEXT_MAP, removals=_list_of(_TEXT)),
     rest.create_table: _TABLE,

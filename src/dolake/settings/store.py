@@ -129,6 +129,7 @@ class SettingsStore:
         """
         wishes = read_patch(patch)
         with self._lock:
+            wishes = {key: _joined(given, self._state.after_restart[key]) for key, given in wishes.items()}
             state = self._changed_by(wishes)
             if self._changed_file:
                 _save(self._changed_file, state.changed)
@@ -187,6 +188,11 @@ def _public_value(name: str, value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return msgspec.to_builtins(value) if isinstance(value, dict) else value
+
+
+def _joined(wish: Given, now: Given) -> Given:
+    """What is said of one table leaves the others as they are."""
+    return replace(wish, value={**now.value, **wish.value}) if isinstance(wish.value, dict) else wish
 
 
 def _waits(key: str, running: Given, wanted: Given) -> bool:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from dolake.tables.names import split_table_name
-from dolake.tables.types import Columns, Field, ListType, StructType, Type, source_name
+from dolake.tables.types import Columns, Field, ListType, StructType, Type, decimal_of, parse_type, source_name
 
 Json = dict[str, Any]
 
 KEY, RESCUED, BEFORE, SOURCE = "_key", "_rescued", "_before", "_source"
-CHANGES_SUFFIX = "__changes"
+CHANGES_SUFFIX, QUARANTINE_SUFFIX = "__changes", "__quarantine"
 MANAGED, OURS = "dolake.managed", "dolake.table"
 """What only the pipeline writes to; and what the pipeline has made, with the source's name."""
 _STATE_OWN: Columns = (Field(KEY, "string"), Field(RESCUED, "string"), Field(SOURCE, "string"))
@@ -32,6 +32,21 @@ _CHANGES_OWN: Columns = (
     Field(RESCUED, "string"),
 )
 _REQUIRED = frozenset((KEY, "_operation", "_sequence", SOURCE, "_timestamp", "_commit_timestamp", "_position"))
+
+
+DDL_OPERATIONS = {
+    "truncate": "TRUNCATE",
+    "drop": "DROP",
+    "rename": "RENAME",
+    "rename_column": "ALTER",
+    "drop_column": "ALTER",
+}
+"""What a table of changes calls what was done to the table itself. Such a change has no key."""
+CLEARED = "dolake.cleared"
+"""A property of a table of changes: the position at which the state was last emptied."""
+CLEARING = ("TRUNCATE", "DROP")
+"""After these a table has no row."""
+NO_KEY = ""
 
 
 def table_names(table: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -59,8 +74,17 @@ def columns_of(schema: Json) -> Columns:
     return tuple(
         Field(field["name"], _type_of(field["type"]))
         for field in schema["fields"]
-        if source_name(field["name"]) is not None
+        if source_name(field["name"]) is not None and is_known(field["type"])
     )
+
+
+def is_known(type_: Any) -> bool:
+    """Whether values can be written as this type. Somebody else may have made the table, with types of their own."""
+    if isinstance(type_, str):
+        return parse_type(type_) == type_ or decimal_of(type_) is not None
+    if type_["type"] == "list":
+        return is_known(type_["element"])
+    return type_["type"] == "struct" and all(is_known(field["type"]) for field in type_["fields"])
 
 
 def properties(table: str) -> dict[str, str]:

@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from dolake.tables.layout import QUARANTINE_SUFFIX
 from dolake.tables.names import plain_table_name
 from dolake.tables.partitions import BY_DATE
 from dolake.tables.schema import LEAVES_MAX, Inference
-from dolake.tables.types import Columns
+from dolake.tables.types import Columns, Field
 
 
 class ReadingRules(msgspec.Struct, frozen=True):
@@ -72,6 +73,20 @@ class TableRules(msgspec.Struct, frozen=True):
     """Whether a row that cannot be written stops the lake, instead of going to quarantine."""
 
 
+QUARANTINE_COLUMNS: Columns = (
+    Field("position", "long"),
+    Field("reason", "string"),
+    Field("table", "string"),
+    Field("operation", "string"),
+    Field("key", "string"),
+    Field("sequence", "long"),
+    Field("source", "string"),
+    Field("event", "string"),
+)
+"""Of a table's quarantine: why a change could not be written, and the change itself."""
+_OF_QUARANTINE = TableRules(reading=ReadingRules(declared=QUARANTINE_COLUMNS))
+
+
 class LakeRules(msgspec.Struct, frozen=True):
     """Of all tables: those that are named have rules of their own."""
 
@@ -82,11 +97,13 @@ class LakeRules(msgspec.Struct, frozen=True):
     excluded: tuple[str, ...] = ()
 
     def of(self, table: str) -> TableRules:
+        if table.endswith(QUARANTINE_SUFFIX):
+            return _OF_QUARANTINE
         return self.tables.get(plain_table_name(table), self.default)
 
     def takes(self, table: str) -> bool:
         """Whether changes of this table come into the lake at all."""
-        name = plain_table_name(table)
+        name = plain_table_name(table).removesuffix(QUARANTINE_SUFFIX)
         return _matches(name, self.included) and not _matches(name, self.excluded)
 
     @property

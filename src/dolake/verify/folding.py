@@ -25,8 +25,10 @@ _FOLD = """
 CREATE OR REPLACE TABLE folded AS
 SELECT scope, key, max(moment) AS moment, arg_max(is_gone, moment) AS is_gone, arg_max(checksum, moment) AS checksum
 FROM (
-    SELECT scope, key, 2 * position + 1 AS moment, operation = 'DELETE' AS is_gone, checksum
+    SELECT scope, key, 2 * position + 1 AS moment, operation NOT IN ('INSERT', 'UPDATE') AS is_gone, checksum
     FROM changes WHERE number = $number
+        AND position > (SELECT coalesce(max(position), -1) FROM changes
+            WHERE number = $number AND operation IN ('TRUNCATE', 'DROP'))
     UNION ALL
     SELECT CASE WHEN $has_scope THEN source ELSE '' END, previous, 2 * position, true, 0
     FROM journal WHERE number = $number AND previous IS NOT NULL

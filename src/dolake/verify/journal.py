@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,16 +26,16 @@ from dolake.journal.reader import JournalReader
 from dolake.journal.record import Kind, Record, decode_checkpoint
 from dolake.journal.repair import ASIDE
 from dolake.positions import Position
-from dolake.tables.layout import table_names
+from dolake.tables.layout import DDL_OPERATIONS, NO_KEY, QUARANTINE_SUFFIX, table_names
 from dolake.verify.base import NAMED_MAX, Advance, Check, short
-from dolake.wire.messages import EventMetadata, RawEvent, decode_raw_batch
+from dolake.wire.messages import Ddl, EventMetadata, RawEvent, decode_raw_batch
 
 if TYPE_CHECKING:
     import duckdb
 
 _ROWS_AT_ONCE = 100_000
 _TRIES_MAX = 20
-_PREVIOUS = b'"previousRowId"'
+_PREVIOUS, _DDL = b'"previousRowId"', b'"ddl"'
 _decode_metadata = msgspec.json.Decoder(EventMetadata).decode
 _SCHEMA = pa.schema(
     [
@@ -52,6 +52,16 @@ _SCHEMA = pa.schema(
 )
 Row = tuple[int, int, str, int, int, int, str, str, str | None]
 Stretch = tuple[Position, Position]
+Takes = Callable[[str], bool]
+"""Whether the lake takes changes of this table."""
+
+
+def _takes_all(_table: str) -> bool:
+    return True
+
+
+def _takes_none(_table: str) -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -68,7 +78,8 @@ class Kept:
     set_aside: list[list[Stretch]] = field(default_factory=list)
     """By file that a repair replaced: which changes of it were intact."""
     unknown: dict[str, int] = field(default_factory=dict)
-    """By name, how many changes are of tables that do not exist."""
+    """Tables that do not exist under this name, and the numbers, below zero, that their changes have."""
+    takes: Takes = _takes_all
 
     def missing_in(self, start: Position, end: Position) -> tuple[list[Stretch], list[tuple[Position, Position, str]]]:
         """Of a stretch that is in no table: what should be there, and what was lost, with the reason."""
@@ -125,12 +136,13 @@ def load_journal(
     *,
     is_deduplicating: bool,
     is_whole: bool,
+    takes: Takes = _takes_all,
 ) -> Kept:
     """Every published change that the journal keeps, of these tables, into the workshop."""
     for _ in range(_TRIES_MAX):
         try:
             with JournalReader(directory) as reader:
-                kept = Kept(reader.oldest(), published, is_deduplicating)
+                kept = Kept(reader.oldest(), published, is_deduplicating, takes=takes if is_whole else _takes_none)
                 kept.epochs = _epochs_at(directory, kept.oldest)
                 kept.set_aside = list(_set_aside(directory))
                 if reader.durable() < published:
@@ -186,6 +198,9 @@ def _rows_of(record: Record, end: Position, numbers: Mapping[str, int], kept: Ke
     events = decode_raw_batch(record.payload).events[: end - record.position]
     for position, event in enumerate(events, record.position):
         number = numbers.get(full_names[event.table])
+        if number is None and kept.takes(event.table):
+            number = kept.unknown.setdefault(full_names[event.table], -1 - len(kept.unknown))
+        ddl = _ddl_of(event)
         if number is not None:
             yield (
                 number,
@@ -194,12 +209,18 @@ def _rows_of(record: Record, end: Position, numbers: Mapping[str, int], kept: Ke
                 record.epoch,
                 event.sequence,
                 committed_us,
-                event.row_id,
-                event.operation,
-                _previous_of(event),
+                event.row_id if ddl is None else NO_KEY,
+                event.operation if ddl is None else DDL_OPERATIONS[ddl.action],
+                _previous_of(event) if ddl is None else None,
             )
-        elif is_whole:
-            kept.unknown[event.table] = kept.unknown.get(event.table, 0) + 1
+
+
+def _ddl_of(event: RawEvent) -> Ddl | None:
+    """What was done to the table itself."""
+    if event.metadata is UNSET or _DDL not in bytes(event.metadata):
+        return None
+    ddl: Ddl | None = _decode_metadata(event.metadata).ddl
+    return ddl
 
 
 def _previous_of(event: RawEvent) -> str | None:
@@ -270,11 +291,33 @@ ORDER BY ALL
 _WORDS = ("table", "key", "operation", "sequence", "stream", "commit time")
 
 
+# A table's earlier changes are under its old name in the journal; those in quarantine are in another table.
+_RENAMES = "SELECT position, number FROM changes WHERE operation = 'RENAME' ORDER BY position"
+_RENAME = """
+UPDATE journal SET number = $number
+WHERE position <= $position AND number = (SELECT number FROM journal WHERE position = $position)
+"""
+_SET_ASIDE = """
+DELETE FROM {table} WHERE position IN (
+    SELECT position FROM changes WHERE operation = 'INSERT' AND number IN (SELECT unnest($quarantines)))
+"""
+_UNKNOWN = "SELECT count(*) FROM journal WHERE number = $number"
+
+
 def check_journal(
     connection: duckdb.DuckDBPyConnection, names: Sequence[str], published: Position, kept: Kept, check: Check
 ) -> None:
-    for table, count in sorted(kept.unknown.items()):
-        check.differ(f"the journal has {count} published changes of {table}, and there is no such table", count)
+    for position, number in connection.execute(_RENAMES).fetchall():
+        connection.execute(_RENAME, {"position": position, "number": number})
+    quarantines = [number for number, name in enumerate(names) if name.endswith(QUARANTINE_SUFFIX)]
+    if quarantines:
+        for table in ("journal", "changes"):  # the journal first: it is told by the changes
+            connection.execute(_SET_ASIDE.format(table=table), {"quarantines": quarantines})
+    for table, number in sorted(kept.unknown.items()):
+        counted = connection.execute(_UNKNOWN, {"number": number}).fetchone()
+        if count := counted[0] if counted else 0:
+            check.differ(f"the journal has {count} published changes of {table}, and there is no such table", count)
+    connection.execute("DELETE FROM journal WHERE number < 0")
     found = connection.execute(_COMPARE, {"oldest": kept.oldest, "published": published})
     named: list[str] = []
     count = 0

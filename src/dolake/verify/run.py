@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dolake.errors import Unavailable
+from dolake.tables.rules import LakeRules
 from dolake.verify.base import Check, Report, TableSize
 from dolake.verify.database import workshop
 from dolake.verify.files import DataFile, files_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import duckdb
 
 _MOMENTS_MAX = 3
+_USUAL = LakeRules()
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many rows are done, and how many there are as far as is known."""
@@ -39,6 +41,7 @@ def verify(
     only: str | None = None,
     scratch: Path | None = None,
     is_deduplicating: bool = True,
+    rules: LakeRules = _USUAL,
     progress: Progress = lambda _what, _done, _total: None,
 ) -> Report:
     """Compare journal, changes, state and index of all tables, or of one."""
@@ -46,7 +49,9 @@ def verify(
         started = time.monotonic()
         moment = lake.take_moment(only)
         with workshop(scratch) as connection:
-            run = _Run(lake, moment, connection, progress, is_whole=only is None, is_deduplicating=is_deduplicating)
+            run = _Run(
+                lake, moment, connection, progress, rules, is_whole=only is None, is_deduplicating=is_deduplicating
+            )
             try:
                 run.check_all()
             except Moved:
@@ -64,12 +69,13 @@ class _Run:
         moment: Moment,
         connection: duckdb.DuckDBPyConnection,
         progress: Progress,
+        rules: LakeRules,
         *,
         is_whole: bool,
         is_deduplicating: bool,
     ) -> None:
         self._lake, self._moment, self._connection, self._progress = lake, moment, connection, progress
-        self._is_whole, self._is_deduplicating = is_whole, is_deduplicating
+        self._is_whole, self._is_deduplicating, self._rules = is_whole, is_deduplicating, rules
         self._names = [table.name for table in moment.tables]
         self._what, self._done, self._total = "", 0, 0
         self.checks: list[Check] = []
@@ -84,6 +90,8 @@ class _Run:
         self._begin("positions and sequences")
         history = new_history(journal.table)
         self.checks += history.all()
+        if not self._rules.takes_all:
+            history.positions.note("the settings leave tables out, so positions that are in no table are no difference")
         check_history(
             self._connection,
             self._names,
@@ -91,7 +99,7 @@ class _Run:
             kept,
             history,
             self._advance,
-            is_whole=self._is_whole,
+            is_whole=self._is_whole and self._rules.takes_all,
         )
         check_journal(self._connection, self._names, self._moment.position, kept, journal)
         self.checks.sort(key=lambda check: (not check.table, check.table))  # table by table, the whole lake last
@@ -170,6 +178,7 @@ class _Run:
             lambda _rows: None,
             is_deduplicating=self._is_deduplicating,
             is_whole=self._is_whole,
+            takes=self._rules.takes,
         )
 
     def _stop_if_over(self, table: IcebergTable) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dolake.tables.layout import BEFORE
-from dolake.tables.types import source_name
+from dolake.tables.types import decimal_of, source_name
 
 Json = dict[str, Any]
 _TYPES = {
@@ -26,6 +26,8 @@ _TYPES = {
     "date": "DATE",
     "timestamp": "TIMESTAMP",
     "timestamptz": "TIMESTAMPTZ",
+    "uuid": "UUID",
+    "binary": "BLOB",
 }
 
 
@@ -93,7 +95,7 @@ def checksum(values: Iterable[tuple[str, Any]]) -> str:
 def type_name(type_: Any) -> str:
     """DuckDB's word for an Iceberg type."""
     if isinstance(type_, str):
-        return _TYPES.get(type_, "VARCHAR")
+        return type_.upper() if decimal_of(type_) else _TYPES.get(type_, "VARCHAR")
     if type_["type"] == "list":
         return f"{type_name(type_['element'])}[]"
     fields = ", ".join(f"{quoted(field['name'])} {type_name(field['type'])}" for field in type_["fields"])

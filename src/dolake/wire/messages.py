@@ -72,6 +72,14 @@ class Ddl(Struct, rename="camel", frozen=True, gc=False):
     to: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
     """The new name of the table or the column."""
 
+    def __post_init__(self) -> None:
+        if self.action.endswith("_column") and self.column is None:
+            raise ValueError(f"{self.action} needs the name of a `column`")
+        if self.action.startswith("rename") and self.to is None:
+            raise ValueError(f"{self.action} needs the new name in `to`")
+        if self.action == "rename" and self.to is not None and (problem := problem_with_table_name(self.to)):
+            raise ValueError(f"the new name {problem}")
+
 
 class EventMetadata(Struct, rename="camel", frozen=True, gc=False):
     """The metadata fields that mean something to DoLake; a source may add others of its own."""

@@ -1,0 +1,490 @@
+"""A real server with a real Spark: declared types, columns that change, rows that cannot be written, what is masked."""
+# ruff: noqa: S608 - the names in the statements are the tests' own
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from dolake.client import connect
+from tests.support.aio import run
+from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.spark
+_WAIT_S = 120.0
+_SETTINGS = """\
+freshness_target_ms = 300_000
+flush_interval_ms = 300_000
+flush_threshold_ms = 300_000
+mask_secret = "salt and pepper"
+exclude_tables = ["private.*"]
+deduplication_window_ms = 1_000
+
+[journal]
+segment_size_bytes = 65536
+group_size_max_bytes = 65536
+
+[tables."typed.declared"]
+columns = {price = "decimal(10,2)", born = "date", seen = "timestamp", id = "uuid", photo = "bytea", small = "int"}
+
+[tables."typed.texts"]
+infer_timestamps = false
+
+[tables."typed.people"]
+exclude_columns = ["password"]
+mask = {email = "hash", name = "redact", phone = "truncate(3)"}
+
+[tables."typed.large"]
+rebuild_rows_max = 0
+
+[tables."typed.strict"]
+fail_stop = true
+"""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(
+        tmp_path_factory.mktemp("lake"), settings=_SETTINGS, has_pipeline=True, has_queries=True
+    ) as server:
+        yield server
+
+
+@pytest.fixture
+def catalog(lake: ServerProcess) -> Iterator[RestCatalog]:
+    with_catalog = RestCatalog("lake", uri=lake.url)
+    yield with_catalog
+    with_catalog.close()
+
+
+def send(lake: ServerProcess, *changes: dict[str, Any], source: str = "shop") -> None:
+    async def sending() -> None:
+        async with connect(lake.url, source=source) as client:
+            await client.send(list(changes))
+
+    run(sending(), timeout_s=_WAIT_S)
+
+
+def insert(table: str, key: str, row: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {"table": table, "operation": "INSERT", "rowId": key, "after": row, "metadata": metadata or None}
+
+
+def update(table: str, key: str, row: dict[str, Any], before: Any = None, **metadata: Any) -> dict[str, Any]:
+    change = {"table": table, "operation": "UPDATE", "rowId": key, "after": row, "metadata": metadata or None}
+    return change if before is None else change | {"before": before}
+
+
+def ddl(table: str, action: str, **more: str) -> dict[str, Any]:
+    return {"table": table, "operation": "DELETE", "rowId": "-", "metadata": {"ddl": {"action": action} | more}}
+
+
+def flush(lake: ServerProcess) -> None:
+    status, body = lake.get("/flush", method="POST")
+    assert (status, body.get("success")) == (200, True), body
+
+
+def types_of(catalog: RestCatalog, table: str) -> dict[str, str]:
+    fields = catalog.load_table(table).schema().fields
+    return {field.name: str(field.field_type) for field in fields if not field.name.startswith("_")}
+
+
+def rows_of(catalog: RestCatalog, table: str) -> dict[str, dict[str, Any]]:
+    rows = catalog.load_table(table).scan().to_arrow().to_pylist()
+    by_key = {row.pop("_key"): row for row in rows}
+    assert len(by_key) == len(rows), "a key has two rows"
+    return by_key
+
+
+def changes_of(catalog: RestCatalog, table: str) -> list[dict[str, Any]]:
+    rows = catalog.load_table(f"{table}__changes").scan().to_arrow().to_pylist()
+    return sorted(rows, key=lambda row: row["_position"])
+
+
+def ask(lake: ServerProcess, sql: str, **more: Any) -> list[Any]:
+    status, body = lake.get("/v1/query", method="POST", body={"sql": sql} | more)
+    assert status == 200, body
+    return [list(row.values()) for row in body["rows"]]
+
+
+def verified(lake: ServerProcess) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dolake.cli", "verify", "--home", str(lake.home), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- types that are declared -----------------------------------------------------------------------------------------
+
+ID = "0188e0e0-1111-7222-8333-444455556666"
+DECLARED = {
+    "price": "decimal(10, 2)",
+    "born": "date",
+    "seen": "timestamp",
+    "id": "uuid",
+    "photo": "binary",
+    "small": "int",
+}
+
+
+def test_the_settings_declare_types_and_all_engines_read_them(lake: ServerProcess, catalog: RestCatalog) -> None:
+    row = {"price": "12.5", "born": "2001-02-03", "seen": "2026-01-02T03:04:05", "id": ID, "photo": "AAH/", "small": 7}
+    send(lake, insert("typed.declared", "1", row), insert("typed.declared", "2", {"price": 0.1, "extra": 5}))
+    live = ask(lake, "SELECT price, born, seen, id, photo, small FROM typed.declared ORDER BY _key")
+    flush(lake)
+    assert types_of(catalog, "typed.declared") == DECLARED | {"extra": "long"}
+    found = rows_of(catalog, "typed.declared")
+    assert found["1"] == {
+        "_rescued": None,
+        "price": Decimal("12.50"),
+        "born": date(2001, 2, 3),
+        "seen": datetime.fromisoformat("2026-01-02T03:04:05"),
+        "id": UUID(ID),
+        "photo": b"\x00\x01\xff",
+        "small": 7,
+        "extra": None,
+    }
+    assert found["2"]["price"] == Decimal("0.10")
+    assert ask(lake, "SELECT price, born, seen, id, photo, small FROM typed.declared ORDER BY _key") == live
+    assert live[0][:2] == ["12.50", "2001-02-03"]
+
+
+def test_a_value_that_does_not_fit_its_declared_type_is_rescued(lake: ServerProcess, catalog: RestCatalog) -> None:
+    odd = {"price": 0.001, "born": "3.2.2001", "seen": "2026-01-02T03:04:05Z", "id": "x", "photo": "?", "small": "7"}
+    send(lake, insert("typed.declared", "odd", odd))
+    flush(lake)
+    row = rows_of(catalog, "typed.declared")["odd"]
+    assert json.loads(row.pop("_rescued")) == odd
+    assert set(row.values()) == {None}
+
+
+def test_a_source_declares_types_and_widens_them(lake: ServerProcess, catalog: RestCatalog) -> None:
+    schema = [
+        {"name": "id", "type": "integer", "key": True, "nullable": False},
+        {"name": "price", "type": "numeric(10,2)"},
+        {"name": "odd", "type": "geometry"},
+        {"name": "never", "type": "timestamp with time zone"},
+    ]
+    send(lake, insert("typed.told", "1", {"id": 1, "price": 1.5, "odd": "POINT"}, schema=schema))
+    flush(lake)
+    assert types_of(catalog, "typed.told") == {
+        "id": "int",
+        "price": "decimal(10, 2)",
+        "never": "timestamptz",
+        "odd": "string",
+    }
+    wider = [{"name": "id", "type": "bigint"}, {"name": "price", "type": "numeric(12,2)"}]
+    send(lake, update("typed.told", "1", {"id": 2**40, "price": "1234567890.25"}, schema=wider))
+    flush(lake)
+    assert types_of(catalog, "typed.told")["id"] == "long"
+    assert rows_of(catalog, "typed.told")["1"]["price"] == Decimal("1234567890.25")
+
+
+def test_a_number_beyond_int_widens_its_column(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("typed.declared", "wide", {"small": 2**40}))
+    flush(lake)
+    assert types_of(catalog, "typed.declared")["small"] == "long"
+    found = rows_of(catalog, "typed.declared")
+    assert (found["wide"]["small"], found["1"]["small"]) == (2**40, 7)
+
+
+def test_a_table_that_was_made_beforehand_keeps_its_types(lake: ServerProcess, catalog: RestCatalog) -> None:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import DecimalType, IntegerType, NestedField, StringType, TimeType
+
+    catalog.create_namespace_if_not_exists("made")
+    catalog.create_table("made.odd", Schema(NestedField(1, "at", TimeType())))
+    refused = lake.get("/v1/namespaces/made/tables/odd/adopt", method="POST")
+    assert (refused[0], "columns at" in refused[1]["error"]["message"]) == (400, True)
+
+    schema = Schema(
+        NestedField(1, "id", IntegerType(), required=True),
+        NestedField(2, "price", DecimalType(8, 3)),
+        NestedField(4, "note", StringType()),
+    )
+    catalog.create_table("made.before", schema)
+    assert lake.get("/v1/namespaces/made/tables/before/adopt", method="POST")[0] == 200
+    send(lake, insert("made.before", "1", {"id": 5, "price": 1.125, "note": "x", "more": True}))
+    flush(lake)
+    row = rows_of(catalog, "made.before")["1"]
+    assert (row["id"], row["price"], row["note"], row["more"]) == (5, Decimal("1.125"), "x", True)
+    assert ask(lake, "SELECT id, note FROM made.before") == [[5, "x"]]
+
+
+def test_texts_stay_texts_where_that_is_asked_for(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("typed.texts", "1", {"at": "2026-01-02T03:04:05Z"}))
+    flush(lake)
+    assert types_of(catalog, "typed.texts") == {"at": "string"}
+
+
+def test_a_map_that_is_used_as_columns_is_one_column(lake: ServerProcess, catalog: RestCatalog) -> None:
+    wide = {"attributes": {f"sku-{number}": number for number in range(1_000)}, "id": 1}
+    send(lake, insert("typed.maps", "1", wide))
+    flush(lake)
+    assert types_of(catalog, "typed.maps") == {"attributes": "string", "id": "long"}
+    assert json.loads(rows_of(catalog, "typed.maps")["1"]["attributes"]) == wide["attributes"]
+
+
+# --- columns that change ---------------------------------------------------------------------------------------------
+
+
+def test_a_fraction_makes_whole_numbers_fractions_everywhere(lake: ServerProcess, catalog: RestCatalog) -> None:
+    table = "typed.prices"
+    send(lake, *(insert(table, str(n), {"id": n, "price": 10 + n, "note": "old"}) for n in range(5)))
+    send(lake, update(table, "1", {"id": 1, "price": 20, "note": "new"}, {"id": 1, "price": 11, "note": "old"}))
+    flush(lake)
+    old_snapshot = catalog.load_table(table).current_snapshot()
+    assert old_snapshot is not None
+    before_ms = old_snapshot.timestamp_ms
+    send(lake, insert(table, "x", {"id": 9, "price": 10.5}), update(table, "2", {"id": 2, "price": 7}))
+    assert ask(lake, f"SELECT sum(price) AS s FROM {table}") == [[10 + 20 + 7 + 13 + 14 + 10.5]]
+    flush(lake)
+    assert types_of(catalog, table) == {"id": "long", "price": "double", "note": "string"}
+    assert {key: row["price"] for key, row in rows_of(catalog, table).items()} == {
+        "0": 10.0, "1": 20.0, "2": 7.0, "3": 13.0, "4": 14.0, "x": 10.5
+    }  # fmt: skip
+    changes = changes_of(catalog, table)
+    assert [each["price"] for each in changes] == [10.0, 11.0, 12.0, 13.0, 14.0, 20.0, 10.5, 7.0]
+    assert changes[5]["_before"] == {"id": 1, "price": 11.0, "note": "old"}
+    old = catalog.load_table(table).scan(snapshot_id=old_snapshot.snapshot_id).to_arrow().to_pylist()
+    assert sorted(row["price"] for row in old) == [10, 12, 13, 14, 20]
+    assert ask(lake, f"SELECT price FROM {table} ORDER BY id", asOf=before_ms) == [
+        [10.0],
+        [20.0],
+        [12.0],
+        [13.0],
+        [14.0],
+    ]
+    send(lake, update(table, "3", {"id": 3, "price": 1.25}))
+    flush(lake)
+    assert rows_of(catalog, table)["3"]["price"] == 1.25
+    verified(lake)
+
+
+def test_an_integer_that_no_fraction_holds_keeps_its_column(lake: ServerProcess, catalog: RestCatalog) -> None:
+    table = "typed.exact"
+    send(lake, insert(table, "1", {"n": 2**60 + 1}))
+    flush(lake)
+    send(lake, insert(table, "2", {"n": 0.5}))
+    flush(lake)
+    assert types_of(catalog, table) == {"n": "long"}
+    found = rows_of(catalog, table)
+    assert (found["1"]["n"], found["2"]["n"], found["2"]["_rescued"]) == (2**60 + 1, None, '{"n":0.5}')
+
+
+def test_a_large_table_keeps_its_whole_numbers(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("typed.large", "1", {"n": 1}))
+    flush(lake)
+    send(lake, insert("typed.large", "2", {"n": 0.5}))
+    flush(lake)
+    assert types_of(catalog, "typed.large") == {"n": "long"}
+    assert rows_of(catalog, "typed.large")["2"]["_rescued"] == '{"n":0.5}'
+
+
+def test_columns_are_renamed_and_dropped_as_the_source_says(lake: ServerProcess, catalog: RestCatalog) -> None:
+    table = "typed.altered"
+    send(lake, insert(table, "1", {"a": 1, "b": "x", "c": True}))
+    flush(lake)
+    first = catalog.load_table(table).current_snapshot()
+    assert first is not None
+    send(
+        lake,
+        update(table, "1", {"a": 2, "b": "y", "c": True}, {"a": 1, "b": "x", "c": True}),
+        ddl(table, "rename_column", column="a", to="amount"),
+        insert(table, "2", {"amount": 3, "b": "z", "c": False}),
+        ddl(table, "drop_column", column="c"),
+        insert(table, "3", {"amount": 4, "b": "w", "c": "back with another type"}),
+    )
+    flush(lake)
+    assert types_of(catalog, table) == {"amount": "long", "b": "string", "c": "string"}
+    found = rows_of(catalog, table)
+    assert [found[key]["amount"] for key in "123"] == [2, 3, 4]
+    assert [found[key]["c"] for key in "123"] == [None, None, "back with another type"]
+    changes = changes_of(catalog, table)
+    assert [each["_operation"] for each in changes] == ["INSERT", "UPDATE", "ALTER", "INSERT", "ALTER", "INSERT"]
+    assert changes[1]["_before"]["amount"] == 1
+    old = catalog.load_table(table).scan(snapshot_id=first.snapshot_id).to_arrow().to_pylist()
+    assert [(row["a"], row["c"]) for row in old] == [(1, True)]
+    versions = lake.get("/v1/tables/typed/altered/schema")[1]
+    assert versions["version"] >= 3
+    verified(lake)
+
+
+# --- tables that change ----------------------------------------------------------------------------------------------
+
+
+def test_a_truncated_table_is_empty_and_keeps_its_history(lake: ServerProcess, catalog: RestCatalog) -> None:
+    table = "typed.emptied"
+    send(lake, *(insert(table, str(n), {"n": n}) for n in range(5)))
+    flush(lake)
+    before_ms = int(ask(lake, f"SELECT epoch_ms(max(_commit_timestamp)) AS moment FROM {table}")[0][0])
+    send(lake, insert(table, "5", {"n": 5}), ddl(table, "truncate"), insert(table, "1", {"n": 100}))
+    assert ask(lake, f"SELECT n FROM {table}") == [[100]]
+    flush(lake)
+    assert ask(lake, f"SELECT n FROM {table}") == [[100]]
+    assert rows_of(catalog, table) == {"1": {"n": 100, "_rescued": None}}
+    assert [each["_operation"] for each in changes_of(catalog, table)] == [*["INSERT"] * 6, "TRUNCATE", "INSERT"]
+    assert ask(lake, f"SELECT n FROM {table} ORDER BY n", asOf=before_ms) == [[n] for n in range(5)]
+    send(lake, update(table, "1", {"n": 101}))
+    flush(lake)
+    assert rows_of(catalog, table) == {"1": {"n": 101, "_rescued": None}}
+    now_ms = int(ask(lake, f"SELECT epoch_ms(max(_commit_timestamp)) AS moment FROM {table}")[0][0])
+    assert ask(lake, f"SELECT n FROM {table}", asOf=now_ms) == [[101]]
+    verified(lake)
+
+
+def test_a_dropped_table_is_empty_and_can_come_back(lake: ServerProcess, catalog: RestCatalog) -> None:
+    table = "typed.dropped"
+    send(lake, insert(table, "1", {"n": 1}))
+    flush(lake)
+    send(lake, ddl(table, "drop"))
+    flush(lake)
+    assert rows_of(catalog, table) == {}
+    send(lake, insert(table, "1", {"n": 2}))
+    flush(lake)
+    assert rows_of(catalog, table)["1"]["n"] == 2
+
+
+def test_a_renamed_table_has_its_rows_and_history_under_the_new_name(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("typed.first_name", "1", {"n": 1}))
+    flush(lake)
+    send(
+        lake,
+        update("typed.first_name", "1", {"n": 2}),
+        ddl("typed.first_name", "rename", to="typed.second_name"),
+        insert("typed.second_name", "2", {"n": 3}),
+    )
+    flush(lake)
+    assert {key: row["n"] for key, row in rows_of(catalog, "typed.second_name").items()} == {"1": 2, "2": 3}
+    assert [each["_operation"] for each in changes_of(catalog, "typed.second_name")] == [
+        "INSERT",
+        "UPDATE",
+        "RENAME",
+        "INSERT",
+    ]
+    assert not catalog.table_exists("typed.first_name")
+    assert ask(lake, "SELECT n FROM typed.second_name ORDER BY n") == [[2], [3]]
+
+
+# --- columns that were not sent --------------------------------------------------------------------------------------
+
+
+def test_columns_that_did_not_change_keep_their_value(lake: ServerProcess, catalog: RestCatalog) -> None:
+    table = "typed.toast"
+    row = {"id": 1, "text": "long " * 100, "place": {"city": "Rome"}}
+    send(lake, insert(table, "1", row), insert(table, "2", row))
+    flush(lake)
+    send(lake, insert(table, "3", row | {"id": "odd"}))
+    flush(lake)
+    send(
+        lake,
+        update(table, "1", {"id": 2}, unchanged=["text", "place"]),
+        update(table, "1", {"id": 3}, unchanged=["text", "place"]),
+        update(table, "2", {"id": 4}, row | {"text": "as it was"}, unchanged=["text", "place"]),
+        update(table, "3", {"text": "short"}, unchanged=["id", "place"]),
+        update(table, "moved", {"id": 5}, previousRowId="2", unchanged=["text", "place"]),
+    )
+    live = ask(lake, f"SELECT _key, id, text, place.city AS city FROM {table} ORDER BY _key")
+    flush(lake)
+    found = rows_of(catalog, table)
+    assert found["1"] == row | {"id": 3, "_rescued": None}
+    assert found["moved"] == row | {"id": 5, "text": "as it was", "_rescued": None}
+    assert (found["3"]["text"], found["3"]["_rescued"]) == ("short", '{"id":"odd"}')
+    assert ask(lake, f"SELECT _key, id, text, place.city AS city FROM {table} ORDER BY _key") == live
+    assert changes_of(catalog, table)[3]["text"] == row["text"]
+    verified(lake)
+
+
+def test_a_column_of_which_nobody_knows_the_value_sends_its_change_to_quarantine(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    table = "typed.unknown"
+    send(lake, insert(table, "1", {"id": 1, "text": "x"}))
+    flush(lake)
+    send(
+        lake,
+        update(table, "nobody", {"id": 2}, unchanged=["text"]),
+        insert(table, "2", {"id": 3, "text": "y"}),
+    )
+    live = ask(lake, f"SELECT key, reason FROM {table}__quarantine")
+    assert [each[0] for each in live] == ["nobody"]
+    assert ask(lake, f"SELECT count(*) AS n FROM {table}") == [[2]]
+    flush(lake)
+    assert set(rows_of(catalog, table)) == {"1", "2"}
+    (row,) = rows_of(catalog, f"{table}__quarantine").values()
+    assert "there is no row before" in row["reason"]
+    assert json.loads(row["event"])["after"] == {"id": 2}
+    assert ask(lake, f"SELECT key, reason FROM {table}__quarantine") == live
+    verified(lake)
+
+
+def test_a_table_that_wants_no_quarantine_stops(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("typed.strict", "1", {"id": 1, "text": "x"}))
+    flush(lake)
+    send(lake, update("typed.strict", "nobody", {"id": 2}, unchanged=["text"]))
+    status, body = lake.get("/flush", method="POST")
+    assert status == 200 or status >= 500
+    assert not body.get("success"), body
+    patch = {"tables": {"typed.strict": {"fail_stop": False}}}
+    settings = lake.get("/v1/config")[1]
+    assert lake.get("/v1/config", method="PATCH", body=patch)[0] == 200, settings
+    with contextlib.suppress(AssertionError):
+        flush(lake)
+    flush(lake)
+    assert set(rows_of(catalog, "typed.strict__quarantine")) != set()
+
+
+# --- what the lake does not take -------------------------------------------------------------------------------------
+
+
+def test_left_out_and_masked_values_are_nowhere_once_the_journal_is_trimmed(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    secrets = {"email": "ann@example.org", "name": "Ann Secretson", "phone": "555-0123-hidden", "password": "hunter2pw"}
+    send(lake, insert("typed.people", "1", {"id": 1} | secrets))
+    send(lake, update("typed.people", "1", {"id": 2} | secrets, {"id": 1} | secrets))
+    send(lake, insert("private.letters", "1", {"body": "a secret letter"}))
+    live = ask(lake, "SELECT name, phone FROM typed.people")
+    flush(lake)
+    row = rows_of(catalog, "typed.people")["1"]
+    assert (row["name"], row["phone"]) == ("***", "555")
+    assert len(row["email"]) == 64
+    assert "password" not in row
+    assert live == [["***", "555"]]
+    assert not catalog.table_exists("private.letters")
+    status = lake.get("/status")[1]
+    assert status["committedPosition"] == status["durablePosition"]
+    assert not files_with(lake.home / "warehouse", (*secrets.values(), "a secret letter"))
+    filler = [insert("typed.filler", str(number), {"text": "x" * 1_000}) for number in range(200)]
+    send(lake, *filler)
+    flush(lake)
+    deadline = time.monotonic() + _WAIT_S
+    while found := files_with(lake.home, (*secrets.values(), "a secret letter")):
+        assert time.monotonic() < deadline, f"the journal was trimmed, and still in {found}"
+        send(lake, *filler)
+        flush(lake)
+
+
+def files_with(folder: Path, secrets: tuple[str, ...]) -> list[Path]:
+    """The files below this folder in which one of these stands."""
+    found = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError, OSError):
+            if path.is_file() and any(secret.encode() in path.read_bytes() for secret in secrets):
+                found.append(path)
+    return found
