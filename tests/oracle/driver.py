@@ -42,6 +42,8 @@ exclude_columns = ["hidden"]
 mask = {{secret = "truncate(2)"}}
 exclude_columns = ["hidden"]
 [tables."shop.items"]
+partition_by = ["bucket(3, name)", "active"]
+sort_by = "id desc"
 mask = {{secret = "truncate(2)"}}
 exclude_columns = ["hidden"]
 [pipeline]

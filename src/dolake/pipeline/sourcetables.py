@@ -271,7 +271,8 @@ class SourceTables:
         """A column under another name, visible with the next publish; refused where the new name cannot be one."""
         old, new = column_name(old), column_name(new)
         names = {column.name for column in source.columns}
-        taken = {name.casefold() for name in names - {old}}
+        parts = {part["name"] for spec in source.state.specs for part in spec["fields"]}
+        taken = {name.casefold() for name in (names | parts) - {old}}
         if old not in names or not can_be_added(new, taken):
             logger.warning("column not renamed", extra={"table": source.name, "columns": [old, new]})
             return
