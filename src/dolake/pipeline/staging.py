@@ -30,7 +30,7 @@ from dolake.pipeline.rewriting import RewriteJob, Rewritten, rewrite
 from dolake.pipeline.sourcetables import Rebuild, SourceTable, SourceTables
 from dolake.pipeline.tasks import Refused, SliceJob, Staged, StateJob, write_slice, write_state
 from dolake.positions import Position
-from dolake.tables.layout import CLEARING, DDL_OPERATIONS
+from dolake.tables.layout import CLEARING, DDL_OPERATIONS, QUARANTINE_SUFFIX
 from dolake.tables.maintenance import files_to_merge
 from dolake.tables.schema import Seen
 from dolake.tables.types import Columns
@@ -78,6 +78,7 @@ class StagedTable:
     """Where the table was emptied, if it was."""
     replaced_changes: list[Json] = field(default_factory=list)
     """Data files of the changes that leave them, because columns got another type."""
+    rescued_count: int = 0
 
     @property
     def files(self) -> list[Json]:
@@ -148,10 +149,13 @@ class Staging:
                 answers = self._ask(cut, lacking)
             _stop_if_refused(answers)
             lacking = frozenset(name for answer in answers for name in _lacking(answer))
+            # What cannot be written is known when its table has all columns, so a quarantine is asked for again, too.
+            lacking |= {quarantine_of(name) for name in lacking if not name.endswith(QUARANTINE_SUFFIX)}
             for found, answer in zip(done, answers, strict=True):
                 for name, part in answer.items():
                     if isinstance(part, Staged) and name in lacking:
-                        remove_file(part.changes_file["file-path"])
+                        for file in filter(None, (part.changes_file, part.state_file)):
+                            remove_file(file["file-path"])
                     elif isinstance(part, Staged):
                         found[name] = part
             if not lacking:
@@ -228,6 +232,7 @@ class Staging:
             Changes(blocks, fold.gone(joined)),
             None,
             list(source.changes_files.values()) if source.rebuild else [],
+            sum(part.rescued_count for part in found),
         )
 
     def _merge(self, source: SourceTable, files: dict[str, Positions]) -> Rewritten:

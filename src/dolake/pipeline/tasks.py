@@ -21,7 +21,7 @@ from dolake.keyindex.hashes import Hashes
 from dolake.pipeline.cut import Slice
 from dolake.pipeline.files import WriteOptions, ids_before, new_file, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold
-from dolake.pipeline.gather import Gathered, gather
+from dolake.pipeline.gather import Gathered, gather, in_order
 from dolake.pipeline.quarantine import quarantine_of, sort_out
 from dolake.pipeline.reading import (
     ReadChanges,
@@ -90,6 +90,8 @@ class Staged:
     outcomes: Outcomes
     changes_file: Json
     state_file: Json | None
+    rescued_count: int = 0
+    """Changes of which a value did not fit its column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +118,22 @@ def write_slice(job: SliceJob) -> dict[str, Staged | Wanting | Refused]:
     if job.only is not None:
         wanted = job.only | {name.removesuffix(QUARANTINE_SUFFIX) for name in job.only} | set(job.called)
     gathered = gather(Path(job.journal), job.part, wanted, job.rules)
+    waiting = {job.called.get(table, table): changes for table, changes in gathered.items()}
     done: dict[str, Staged | Wanting | Refused] = {}
-    for table, changes in gathered.items():
-        done |= _write_all(job, job.called.get(table, table), changes)
+    # A quarantine comes after its table: it gets rows from there, and has changes of its own by which they leave it.
+    while waiting:
+        table = min(waiting, key=lambda name: (name.endswith(QUARANTINE_SUFFIX), name))
+        changes = waiting.pop(table)
+        written = _write_table(job, table, changes)
+        if not isinstance(written, Unwritable):
+            done[table] = written
+        elif job.rules.of(table).is_fail_stop:
+            done[table] = Refused(next(iter(written.problems.values())))
+        else:
+            good, bad = sort_out(changes, written.problems, table)
+            waiting |= {table: good} if good.events else {}
+            waiting[quarantine_of(table)] = in_order(waiting.get(quarantine_of(table), Gathered()), bad)
     return done if job.only is None else {name: part for name, part in done.items() if name in job.only}
-
-
-def _write_all(job: SliceJob, table: str, changes: Gathered) -> dict[str, Staged | Wanting | Refused]:
-    written = _write_table(job, table, changes)
-    if not isinstance(written, Unwritable):
-        return {table: written}
-    if job.rules.of(table).is_fail_stop:
-        return {table: Refused(next(iter(written.problems.values())))}
-    good, bad = sort_out(changes, written.problems, table)
-    return (_write_all(job, table, good) if good.events else {}) | _write_all(job, quarantine_of(table), bad)
 
 
 def write_state(job: StateJob) -> Json:
@@ -162,7 +166,8 @@ def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanti
     changes_file = write_rows(read.rows, new_file(plan.changes_location, job.token), shape, job.options)
     kept = folded.rows[folded.rows != GONE]
     state_file = _write_state(read.rows, kept, plan, job.options, job.token) if job.is_whole and len(kept) else None
-    return Staged(folded, changes_file, state_file)
+    rescued = read.rows.column(RESCUED)
+    return Staged(folded, changes_file, state_file, len(rescued) - rescued.null_count)
 
 
 def _write_state(
