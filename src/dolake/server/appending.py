@@ -1,7 +1,8 @@
 """Changes of the server's own: ordinary ones, which go to the journal by the way of any batch from a socket.
 
-From rollback.py and quarantine.py, which know what is to be changed; to the journal. Each has a stream of its own, whose
-name no source may have. Promise: a batch is admitted and counted as others are, and is durable when `append` returns.
+From rollback.py and quarantine.py, which know what is to be changed; to the journal. Each has a stream of its own,
+whose name no source may have. Promise: a batch is admitted and counted as others are, and durable when `append`
+returns.
 """
 
 from __future__ import annotations
