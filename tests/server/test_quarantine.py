@@ -22,7 +22,7 @@ from dolake.journal.record import StreamPoint
 from dolake.server.appending import batch_of
 from dolake.server.lake import Lake
 from dolake.server.quarantine import Entry, quarantines_of
-from dolake.wire.messages import RawEvent, decode_raw_batch
+from dolake.wire.messages import RawEvent, decode_raw_batch, encode
 from tests.support.aio import run
 from tests.support.lake import running_lake, settings_of
 from tests.support.speaker import Speaker, batch, event
@@ -123,7 +123,7 @@ def test_a_replay_sends_changes_again_in_their_order_and_only_once(tmp_path: Pat
                 ("9", "INSERT"),
                 ("3", "DELETE"),
             ]
-            assert quarantines_of(lake).replayed == {"default.orders": 3}
+            assert quarantines_of(lake).replayed == {"orders": 3}
 
     run(story())
     with JournalReader(tmp_path / "journal") as reader:

@@ -196,7 +196,7 @@ class Quarantines:
                     f"it stopped after {before} of {len(sizes)} entries: {error.message}",
                     hint="ask for it again: it does what is left",
                 ) from error
-            counter[str(table)] += done.count - before
+            counter[plain_table_name(str(table))] += done.count - before
         return done
 
     async def _append(self, entries: list[Entry], events_of: Callable[[Entry], list[RawEvent]], done: Done) -> None:
