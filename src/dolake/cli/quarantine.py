@@ -75,7 +75,7 @@ def replay(
 ) -> None:
     """Send entries again in their order; all of them where no position is given."""
     done = lake_at(home, url).replay_quarantine(table, positions or None)
-    _tell(done, f"{done.replayed:,} entries of {done.table} sent again; position {done.position:,}", as_json=as_json)
+    _tell(done, f"{done.table}: {done.replayed:,} sent again; position {done.position:,}", as_json=as_json)
 
 
 @app.command("drop")
@@ -95,7 +95,7 @@ def drop(
         what = "all entries" if is_all else f"{len(positions or ()):,} entries"
         typer.confirm(f"Drop {what} of the quarantine of {table}?", abort=True, err=True)
     done = lake_at(home, url).drop_quarantine(table, None if is_all else positions)
-    _tell(done, f"{done.dropped:,} entries of {done.table} dropped; position {done.position:,}", as_json=as_json)
+    _tell(done, f"{done.table}: {done.dropped:,} dropped; position {done.position:,}", as_json=as_json)
 
 
 def _tell(done: Replay | Drop, summary: str, *, as_json: bool) -> None:
