@@ -1,4 +1,4 @@
-"""`dolake bench upsert`, `pipeline` and `freshness`: runs too short to prove speed, but the books must be right."""
+"""`dolake bench upsert`, `pipeline`, `freshness`, `breadth`: runs too short to prove speed; the books must be right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import freshness, pipeline
+from benchmarks import breadth, freshness, pipeline
 from benchmarks.shop import TABLES
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -86,3 +86,14 @@ def test_updates_and_merges_leave_the_same_rows(tmp_path: Path, disk: Path) -> N
         assert set(table["ours"]["cpu_s"]) == KINDS
         assert set(table["merge"]["cpu_s"]) == {"client", "java"}
     assert len(report["floors"]) == 3
+
+
+@pytest.mark.chaos  # it starts Spark twice
+def test_wide_tables_and_many_tables_are_published_whole(tmp_path: Path, disk: Path) -> None:
+    out = tmp_path / "breadth.json"
+    load = breadth.Load(seconds=2, warm_up_s=0.5, columns=40, wide_rate_events_s=50, tables=8, rate_per_table_s=5)
+    report = breadth.run_breadth_bench(load, out=out, home=disk)
+    assert_whole(report, out, disk)
+    for name in ("wide", "many"):
+        assert report[name]["missing"] == 0
+        assert report[name]["ack_to_published"]["samples"] > 0

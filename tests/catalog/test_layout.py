@@ -139,6 +139,23 @@ def test_a_new_spec_gets_the_next_id_and_its_fields_keep_theirs() -> None:
     assert (made["default-spec-id"], made["last-partition-id"]) == (1, 1000)
 
 
+def test_a_partition_field_is_renamed_in_all_specs_to_make_room_for_a_column() -> None:
+    metadata = commit(table(partition_spec=BY_DAY), add_spec(spec(*_both())), act("set-default-spec", spec_id=-1))
+    made = commit(metadata, act("rename-partition-field", name="at_day", new_name="other"))
+    assert [[field["name"] for field in each["fields"]] for each in made["partition-specs"]] == [
+        ["other"],
+        ["other", "id_bucket"],
+    ]
+    assert metadata["partition-specs"][0]["fields"][0]["name"] == "at_day", "what a commit begins with stays"
+    for name, new in (("at_day", "id_bucket"), ("at_day", "id"), ("gone", "new")):
+        with pytest.raises(InvalidInput, match="Cannot rename partition field"):
+            commit(metadata, act("rename-partition-field", name=name, new_name=new))
+
+
+def _both() -> list[tuple[str, str, int, int]]:
+    return [("at_day", "day", 2, 1000), ("id_bucket", "bucket[16]", 1, 1001)]
+
+
 def test_an_equal_spec_is_used_again_whatever_its_field_ids() -> None:
     metadata = table(partition_spec=BY_DAY)
     assert commit(metadata, add_spec(spec(("at_day", "DAY", 2, 1007)))) is metadata

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform, DayTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField, TimestamptzType
 
 from dolake.catalog.documents import Document
 from dolake.catalog.errors import IllegalArgument, MissingFile
@@ -46,6 +53,58 @@ def with_manifest_list(document: Document, location: str) -> Document:
 def test_figures_are_counted_from_the_manifests(storage: LocalStorage, tmp_path: Path) -> None:
     (entry,) = partition_stats(written_table(tmp_path / "warehouse"), storage)
     assert (entry["rowCount"], entry["fileCount"]) == (3, 1)
+
+
+def many_partitions(folder: Path, count: int) -> Document:
+    """A table with a file in each of many days, and some in buckets of a later spec; the files are not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    catalog = SqlCatalog("test", uri="sqlite:///:memory:", warehouse=f"file://{folder}")
+    catalog.create_namespace("shop")
+    schema = Schema(NestedField(1, "at", TimestamptzType()), NestedField(2, "id", LongType()))
+    by_day = PartitionSpec(PartitionField(1, 1000, DayTransform(), "dt"))
+    table = catalog.create_table("shop.t", schema, partition_spec=by_day)
+
+    def append(*partitions: Record) -> None:
+        with table.transaction() as transaction, transaction.update_snapshot().fast_append() as files:
+            for number, partition in enumerate(partitions):
+                file = DataFile.from_args(
+                    content=DataFileContent.DATA,
+                    file_path=f"{table.location()}/data/{number}.parquet",
+                    file_format=FileFormat.PARQUET,
+                    partition=partition,
+                    record_count=10,
+                    file_size_in_bytes=100,
+                )
+                file.spec_id = table.spec().spec_id
+                files.append_data_file(file)
+
+    append(*(Record(day) for day in range(count)))
+    with table.update_spec() as update:
+        update.remove_field("dt")
+        update.add_field("id", BucketTransform(4), "bucket")
+    append(Record(3), Record(3), Record(None))
+    catalog.close()
+    return Document(table.metadata_location, path_of(table.metadata_location).read_bytes())
+
+
+def test_partitions_of_several_specs_are_counted_apart(storage: LocalStorage, tmp_path: Path) -> None:
+    found = {entry["name"]: entry for entry in partition_stats(many_partitions(tmp_path / "warehouse", 3), storage)}
+    assert {name: (each["specId"], each["fileCount"], each["rowCount"]) for name, each in found.items()} == {
+        "dt=1970-01-01": (0, 1, 10),
+        "dt=1970-01-02": (0, 1, 10),
+        "dt=1970-01-03": (0, 1, 10),
+        "bucket=3": (1, 2, 20),
+        "bucket=null": (1, 1, 10),
+    }
+    assert found["bucket=3"]["partition"] == {"bucket": 3}
+    assert found["bucket=3"]["lastUpdatedMs"] >= found["dt=1970-01-01"]["lastUpdatedMs"]
+
+
+def test_ten_thousand_partitions_are_listed_in_no_time(storage: LocalStorage, tmp_path: Path) -> None:
+    document = many_partitions(tmp_path / "warehouse", 10_000)
+    began_s = time.process_time()
+    assert len(partition_stats(document, storage)) == 10_002
+    assert time.process_time() - began_s < 5.0  # half a second, where nobody else is at work
 
 
 def test_manifests_outside_the_warehouse_are_not_read(storage: LocalStorage, tmp_path: Path) -> None:

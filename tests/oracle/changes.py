@@ -30,6 +30,8 @@ TYPES = {
     "lines": "list",
 }
 """Columns whose values are always of one kind, and what issue 5 says they become."""
+MASKED, LEFT_OUT = "secret", "hidden"
+"""Columns of which the lake keeps the first two characters, and nothing; see driver.py's settings."""
 RENAMED = {"_file": "_file_", "_position": "_position_"}
 """Names that Iceberg or DoLake keeps for itself, and what they become."""
 
@@ -44,6 +46,9 @@ class Step:
     after: dict[str, Any] | None
     before: dict[str, Any] | None
     previous_key: str | None
+    unchanged: tuple[str, ...] = ()
+    """Columns that the source leaves out of `after`, because they did not change."""
+    ddl: Literal["truncate"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,8 @@ _columns: dict[str, st.SearchStrategy[Any]] = {
     ),
 }
 _odd_columns: dict[str, st.SearchStrategy[Any]] = {
+    MASKED: _names,
+    LEFT_OUT: _anything,
     "mixed": _anything,
     "number": st.integers(-5, 5) | st.sampled_from([0.5, 2.0, 1e300, 2**60]),
     "größe": _longs,
@@ -141,13 +148,19 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
 def _steps(draw: st.DrawFn, keys: Sequence[str] = KEYS) -> Step:
     operation: Literal["INSERT", "UPDATE", "DELETE"] = draw(st.sampled_from(["INSERT", "UPDATE", "UPDATE", "DELETE"]))
     has_moved = operation == "UPDATE" and draw(st.integers(0, 3)) == 3
+    after = None if operation == "DELETE" else draw(rows())
+    unchanged: tuple[str, ...] = ()
+    if operation == "UPDATE" and draw(st.integers(0, 7)) == 7:
+        unchanged = tuple(draw(st.lists(st.sampled_from([*sorted(_columns), MASKED]), max_size=3, unique=True)))
+        after = {name: value for name, value in (after or {}).items() if name not in unchanged}
     return Step(
         table=draw(st.sampled_from(TABLES)),
         operation=operation,
         key=draw(st.sampled_from(keys)),
-        after=None if operation == "DELETE" else draw(rows()),
+        after=after,
         before=None if operation == "INSERT" or draw(st.booleans()) else draw(rows()),
         previous_key=draw(st.sampled_from(keys)) if has_moved else None,
+        unchanged=unchanged,
     )
 
 
@@ -155,6 +168,8 @@ def _steps(draw: st.DrawFn, keys: Sequence[str] = KEYS) -> Step:
 def groups(draw: st.DrawFn) -> Group:
     """A few changes in a row; some groups stay on few keys, so that several changes of one key come together."""
     keys = draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=3)) if draw(st.booleans()) else KEYS
+    if draw(st.integers(0, 99)) == 99:
+        return Group([Step(draw(st.sampled_from(TABLES)), "DELETE", "-", None, None, None, ddl="truncate")], "none")
     steps = draw(st.lists(_steps(keys), min_size=1, max_size=10))
     return Group(steps, draw(st.sampled_from(_BOUNDARIES)))
 

@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from tests.oracle.changes import RENAMED, TYPES
-from tests.oracle.model import Id, Model, Row, Sent
+from tests.oracle.model import Id, Model, Row, Sent, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ class Oracle:
     def __init__(self, model: Model, acked_ends: Mapping[Id, int]) -> None:
         self._model, self._acked_ends = model, acked_ends
         self._order: list[Id] = []
+        self._state = State()
 
     def differences(self, catalog: RestCatalog, engines: Mapping[str, Engine], tables: Iterable[str]) -> list[str]:
         """Everything that is wrong with any table, by the catalog; with the rows of these, by each of the engines."""
@@ -69,8 +70,11 @@ class Oracle:
     def _in_order(self, catalog: RestCatalog) -> Iterator[str]:
         """Each change that was acknowledged is there once, and positions count from 0 without a gap."""
         found: list[tuple[int, datetime, str, int]] = []
-        for table in self._tables:
-            scan = catalog.load_table(f"{full_name(table)}__changes").scan(
+        names = [f"{full_name(table)}{suffix}" for table in self._tables for suffix in ("", "__quarantine")]
+        for name in names:
+            if not catalog.table_exists(f"{name}__changes"):
+                continue
+            scan = catalog.load_table(f"{name}__changes").scan(
                 selected_fields=("_position", "_commit_timestamp", "_source", "_sequence")
             )
             found += (
@@ -139,6 +143,9 @@ class Oracle:
 
     def _split_transactions(self, ends: set[int]) -> Iterator[str]:
         place = {id_: position for position, id_ in enumerate(self._order)}
+        # What is done to a table itself is published alone, whatever else is under way.
+        alone = [place[id_] for id_, change in self._model.sent.items() if change.is_ddl and id_ in place]
+        ends = ends.difference(alone, [position + 1 for position in alone])
         for (source, transaction), ids in self._model.transactions().items():
             positions = sorted(place[id_] for id_ in ids if id_ in place)
             inner = ends.intersection(range(positions[0] + 1, positions[-1] + 1)) if positions else ()
@@ -148,8 +155,10 @@ class Oracle:
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def _in_rows(self, catalog: RestCatalog, engines: Mapping[str, Engine], tables: Iterable[str]) -> Iterator[str]:
-        state = self._model.state(id_ for id_ in self._order if id_ in self._model.sent)
+        self._state = self._model.state(id_ for id_ in self._order if id_ in self._model.sent)
+        state = self._state.tables
         for table in tables:
+            yield from self._in_quarantine(catalog, table)
             for problem in (*_in_files(catalog, full_name(table)), *_in_types(catalog, full_name(table))):
                 yield f"{table}: {problem}"
             for name, engine in engines.items():
@@ -158,22 +167,36 @@ class Oracle:
                 for problem in self._in_changes(engine, table):
                     yield f"{table}__changes by {name}: {problem}"
 
+    def _in_quarantine(self, catalog: RestCatalog, table: str) -> Iterator[str]:
+        """What cannot be written is there, as it was sent but for what the lake does not keep."""
+        name = f"{full_name(table)}__quarantine"
+        rows = catalog.load_table(name).scan().to_arrow().to_pylist() if catalog.table_exists(name) else []
+        found = {(row["source"], row["sequence"]): json.loads(row["event"]) for row in rows}
+        wanted = {id_ for id_ in self._state.set_aside if self._model.sent[id_].table == table}
+        yield from _some("changes should be in quarantine", wanted - found.keys())
+        yield from _some("changes should not be in quarantine", found.keys() - wanted)
+        for id_ in wanted & found.keys():
+            if found[id_]["after"] != self._model.sent[id_].after:
+                yield f"{id_} in quarantine is {_short(found[id_])}"
+
     def _in_changes(self, engine: Engine, table: str) -> Iterator[str]:
-        wanted = {id_ for id_, change in self._model.sent.items() if change.table == table}
+        wanted = {id_ for id_, change in self._model.sent.items() if change.table == table} - self._state.set_aside
         for row in engine.rows(f"{full_name(table)}__changes"):
             id_ = row["_source"], row["_sequence"]
             if id_ not in wanted:
                 yield f"{id_} should not be here, or not twice"
                 continue
             wanted.remove(id_)
-            yield from (f"{id_}: {problem}" for problem in _in_change(engine, row, self._model.sent[id_]))
+            sent = self._model.sent[id_]
+            image = self._state.images.get(id_, sent.image)
+            yield from (f"{id_}: {problem}" for problem in _in_change(engine, row, sent, image))
         yield from _some("changes are missing", wanted)
 
 
-def _in_change(engine: Engine, row: Row, sent: Sent) -> Iterator[str]:
+def _in_change(engine: Engine, row: Row, sent: Sent, image: Row) -> Iterator[str]:
     own = {
-        "_key": sent.key,
-        "_operation": sent.operation,
+        "_key": "" if sent.is_ddl else sent.key,
+        "_operation": "TRUNCATE" if sent.is_ddl else sent.operation,
         "_transaction": sent.transaction,
     }
     for name, value in own.items():
@@ -183,7 +206,7 @@ def _in_change(engine: Engine, row: Row, sent: Sent) -> Iterator[str]:
         yield f"_timestamp is {row['_timestamp']}"
     rescued = json.loads(row["_rescued"] or "{}")
     rescued_before = rescued.pop("_before", {})
-    if problem := _in_image(engine, row, rescued, sent.image):
+    if problem := _in_image(engine, row, rescued, image):
         yield problem
     before = row.get("_before")
     if sent.before is None or sent.operation == "INSERT":

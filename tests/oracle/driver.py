@@ -35,6 +35,15 @@ _SETTINGS = """\
 [lake]
 freshness_target_ms = 300
 transaction_wait_max_ms = 120000
+[tables.orders]
+mask = {{secret = "truncate(2)"}}
+exclude_columns = ["hidden"]
+[tables.users]
+mask = {{secret = "truncate(2)"}}
+exclude_columns = ["hidden"]
+[tables."shop.items"]
+mask = {{secret = "truncate(2)"}}
+exclude_columns = ["hidden"]
 [pipeline]
 retry_delay_ms = 100
 batch_events_max = {batch_events_max}

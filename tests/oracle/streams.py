@@ -92,6 +92,10 @@ class Stream:
             metadata["transactionEnd"] = True
         if step.previous_key is not None:
             metadata["previousRowId"] = step.previous_key
+        if step.unchanged:
+            metadata["unchanged"] = list(step.unchanged)
+        if step.ddl:
+            metadata["ddl"] = {"action": step.ddl}
         event = {
             "sequence": self._sequence,
             "timestamp": _EPOCH_MS + self._sequence,

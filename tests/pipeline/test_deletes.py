@@ -35,6 +35,17 @@ def test_a_delete_file_names_its_data_file_and_has_the_ids_of_the_specification(
     assert entry["lower-bounds"]["values"] == [DATA.encode().hex(), (3).to_bytes(8, "little").hex()]
 
 
+def test_a_delete_file_is_in_the_partition_of_the_file_that_it_names(tmp_path: Path) -> None:
+    location = f"file://{tmp_path}"
+    path = f"{location}/data/region=eu/a.parquet"
+    files = {path: {"spec-id": 3, "partition": ["eu"], "file-path": path}}
+    plan = DeleteFiles(location, {}).plan({path: positions(1), OTHER: positions(2)}, "try", files=files)
+    assert (plan.add[path]["spec-id"], plan.add[path]["partition"]) == (3, ["eu"])
+    assert plan.add[path]["file-path"].startswith(f"{location}/data/region=eu/try-")
+    assert (plan.add[OTHER]["spec-id"], plan.add[OTHER]["partition"]) == (0, [])
+    assert plan.add[OTHER]["file-path"].startswith(f"{location}/data/try-")
+
+
 def test_more_deletes_of_a_data_file_replace_its_delete_file(tmp_path: Path) -> None:
     files = DeleteFiles(f"file://{tmp_path}", {})
     first = files.plan({DATA: positions(1), OTHER: positions(5)}, "one")

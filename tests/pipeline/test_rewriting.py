@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dolake.keyindex.hashes import hash_keys
 from dolake.pipeline.files import WriteOptions
 from dolake.pipeline.rewriting import Moves, RewriteJob, rewrite
 from dolake.storage.local import path_of
+from dolake.tables.ordering import SortKey
 from tests.pipeline.test_tasks import OPTIONS, change, job_of, rows_of, staged_of
 
 
@@ -113,3 +115,49 @@ def test_where_a_row_has_gone_follows_from_arithmetic(sizes: list[int], cuts: li
             wanted.setdefault(place[0], []).append(place[1])
     found = Moves(old, {f"old-{n}": size for n, size in enumerate(sizes)}, new).of(gone)
     assert {path: rows.tolist() for path, rows in found.items()} == wanted
+
+
+def test_rows_of_a_sorted_table_are_sorted_and_say_where_they_were(tmp_path: Path) -> None:
+    numbers = [n * 7919 % 1_009 for n in range(1_000)]
+    first = job_of(
+        tmp_path, [change(n + 1, "INSERT", f"k{n}", after={"n": number}) for n, number in enumerate(numbers)]
+    )
+    staged = staged_of(first)
+    assert staged.state_file
+    path, plan = staged.state_file["file-path"], first.plans["users"]
+    deleted = np.arange(0, 1_000, 3, dtype=np.uint32)
+    mark = {"spec-id": 2, "partition": ["eu"]}
+    job = RewriteJob(
+        plan.state_schema, plan.state_location, {path: deleted}, WriteOptions("none", 100), 4_096, "try", has_keys=True,
+        folder="region=eu", mark=mark, sort=(SortKey("n", "desc"),), sort_order_id=1,
+    )  # fmt: skip
+    done = rewrite(job)
+    assert len(done.files) > 1
+    assert all(file | mark | {"sort-order-id": 1} == file for file in done.files)
+    assert all("/data/region=eu/try-" in file["file-path"] for file in done.files)
+    rows = [row for file in done.files for row in rows_of(file)]
+    assert [row["n"] for row in rows] == sorted((n for at, n in enumerate(numbers) if at % 3), reverse=True)
+    hashes = hash_keys([row["_key"].encode() for row in rows])
+    assert np.concatenate([part.hi for part in done.hashes]).tolist() == hashes.hi.tolist()
+    late = {path: np.array([1, 500, 998], np.uint32)}
+    moved = Moves({path: deleted}, {path: 1_000}, done.files, done.order).of(late)
+    found = {rows_of(file)[at]["_key"] for file in done.files for at in moved.get(file["file-path"], ())}
+    assert found == {"k1", "k500", "k998"}
+
+
+def test_what_is_too_large_to_be_sorted_keeps_its_order_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = job_of(tmp_path, [change(n, "INSERT", f"k{n}", after={"n": -n}) for n in range(1, 101)])
+    staged = staged_of(first)
+    assert staged.state_file
+    path, plan = staged.state_file["file-path"], first.plans["users"]
+    monkeypatch.setattr("dolake.pipeline.rewriting._SORTED_BYTES_MAX", 10)
+    files = {path: np.empty(0, np.uint32)}
+    sort = (SortKey("n"),)
+    job = RewriteJob(
+        plan.state_schema, plan.state_location, files, OPTIONS, 1 << 30, "try", True, sort=sort, sort_order_id=1
+    )
+    (file,) = rewrite(job).files
+    assert file["sort-order-id"] == 0
+    assert [row["n"] for row in rows_of(file)] == [-n for n in range(1, 101)]

@@ -7,6 +7,7 @@ import dataclasses
 from dolake.tables.maintenance import (
     MERGE_FILES_MAX,
     MERGE_FILES_MIN,
+    MERGE_ROWS_MAX,
     Candidate,
     FileFacts,
     Rules,
@@ -14,6 +15,7 @@ from dolake.tables.maintenance import (
     candidates,
     expired_count,
     files_to_merge,
+    groups_to_merge,
     memory_of,
 )
 
@@ -161,3 +163,21 @@ def test_the_last_snapshot_never_expires() -> None:
     assert expired_count([0, 1, 2], RULES, 10**9) == 2
     assert expired_count([0, 1, 2, 5_000], RULES, 5_500) == 3
     assert expired_count([5_000] * 1_500, RULES, 5_000) == 500
+
+
+def test_files_of_different_partitions_are_never_merged() -> None:
+    live = {f"{day}/{number}": 100 for day in "abc" for number in range(MERGE_FILES_MIN if day != "c" else 2)} | {
+        "c/e": 0
+    }
+    partitions = {path: path[0] for path in live}
+    groups = groups_to_merge(live, partitions)
+    assert sorted(sorted(group)[0][0] for group in groups) == ["a", "b", "c"]
+    assert all(len({path[0] for path in group}) == 1 for group in groups)
+    assert [group for group in groups if group[0][0] == "c"] == [["c/e"]], "one that has no row left goes"
+
+
+def test_a_publish_merges_a_bounded_number_of_rows_over_all_partitions() -> None:
+    live = {f"{day}/{number}": 9_000 for day in range(50) for number in range(MERGE_FILES_MIN)} | {"7/e": 0}
+    groups = groups_to_merge(live, {path: path.split("/")[0] for path in live})
+    assert 0 < sum(live[path] for group in groups for path in group) <= MERGE_ROWS_MAX
+    assert any("7/e" in group for group in groups)

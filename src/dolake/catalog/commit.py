@@ -218,6 +218,7 @@ _UPDATES: dict[str, Callable[[Draft, Json], None]] = {
     "add-spec": layout.add_spec,
     "set-default-spec": layout.set_default_spec,
     "remove-partition-specs": layout.remove_partition_specs,
+    "rename-partition-field": layout.rename_partition_field,
     "add-sort-order": layout.add_sort_order,
     "set-default-sort-order": layout.set_default_sort_order,
     "add-snapshot": snapshots.add_snapshot,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dolake.catalog.commit import fit_to_format, without_trailing_slash
-from dolake.catalog.draft import FORMAT_DEFAULT, FORMAT_MAX, Draft
+from dolake.catalog.draft import FORMAT_DEFAULT, FORMAT_MAX
 from dolake.catalog.schemas import Columns, check_format, checked_schema, fresh_schema
 from dolake.catalog.specs import (
     FIELD_ID_START,
@@ -19,12 +19,12 @@ from dolake.catalog.specs import (
     check_spec_names,
     checked_order,
     checked_spec,
-    highest_field_id,
     unpartitioned,
     unsorted,
 )
 from dolake.catalog.values import Json, property_int, read_object, read_text_map, refuse
 from dolake.catalog.view_updates import ViewDraft, add_schema, add_version, set_current_version, settled
+from dolake.tables.metadata import create_table_metadata
 
 RESERVED_PROPERTIES = frozenset(
     {
@@ -64,18 +64,16 @@ def new_table_metadata(
     fresh, new_ids = fresh_schema(schema)
     check_format(Columns(fresh), version)
     spec, order = _fresh_spec(request, columns, new_ids), _fresh_order(request, columns, new_ids)
-    metadata = Draft(None, now_ms, version).metadata | {
-        "table-uuid": uuid,
-        "location": without_trailing_slash(location),
-        "last-updated-ms": now_ms,
-        "last-column-id": len(new_ids),
-        "schemas": [fresh],
-        "partition-specs": [spec],
-        "last-partition-id": highest_field_id(spec),
-        "default-sort-order-id": order["order-id"],
-        "sort-orders": [order],
-        "properties": properties,
-    }
+    metadata = create_table_metadata(
+        without_trailing_slash(location),
+        fresh,
+        partition_spec=spec,
+        sort_order=order,
+        properties=properties,
+        table_uuid=uuid,
+        now_ms=now_ms,
+        format_version=version,
+    )
     fit_to_format(metadata)
     return metadata
 

@@ -12,6 +12,7 @@ from dolake.catalog.documents import Document
 from dolake.catalog.partitions import readable_table
 from dolake.storage.base import Storage
 from dolake.tables.maintenance import FileFacts, TableFacts
+from dolake.tables.transforms import PartitionNames
 
 
 def table_facts(name: str, document: Document, storage: Storage) -> TableFacts:
@@ -20,17 +21,15 @@ def table_facts(name: str, document: Document, storage: Storage) -> TableFacts:
         times_ms = sorted(each["timestamp-ms"] for each in document.metadata.get("snapshots") or ())
         if snapshot is None:
             return TableFacts(name, (), 0, times_ms)
-        files = [_facts(task) for task in table.scan().plan_files()]
+        names = PartitionNames(document.metadata)
+        files = [_facts(task, names) for task in table.scan().plan_files()]
         return TableFacts(name, files, len(snapshot.manifests(table.io)), times_ms)
 
 
-def _facts(task: Any) -> FileFacts:
+def _facts(task: Any, names: PartitionNames) -> FileFacts:
     file = task.file
     deleted = sum(each.record_count for each in task.delete_files)
+    partition = names.of(file.spec_id, tuple(file.partition)) if len(file.partition) else ""
     return FileFacts(
-        file.file_path, file.file_size_in_bytes, file.record_count, min(deleted, file.record_count), _partition(file)
+        file.file_path, file.file_size_in_bytes, file.record_count, min(deleted, file.record_count), partition
     )
-
-
-def _partition(file: Any) -> str:
-    return "/".join(map(str, file.partition)) if file.partition else ""

@@ -25,7 +25,7 @@ from dolake.catalog.specs import (
     same_order,
     same_spec,
 )
-from dolake.catalog.values import Json, read_int, read_ints, refuse
+from dolake.catalog.values import Json, read_int, read_ints, read_text, refuse
 
 
 def add_schema(draft: Draft, update: Json) -> None:
@@ -91,6 +91,27 @@ def remove_partition_specs(draft: Draft, update: Json) -> None:
     if draft.metadata["default-spec-id"] in ids:
         refuse("Cannot remove the default partition spec")
     _remove_by_id(draft, "partition-specs", "spec-id", ids)
+
+
+def rename_partition_field(draft: Draft, update: Json) -> None:
+    """Our own update: in all specs at once, to make room for a column of that name.
+
+    Iceberg's library takes no column with the name of a partition field, also not of a spec that is long out of use;
+    to readers the name is nothing but a name, because manifests go by the field's id.
+    """
+    name, new = read_text(update, "name"), read_text(update, "new-name")
+    specs = draft.metadata["partition-specs"]
+    if any(field["name"] == new for spec in specs for field in spec["fields"]) or draft.columns().find(new):
+        refuse(f"Cannot rename partition field {name} to {new}: that name is taken")
+    if not any(field["name"] == name for spec in specs for field in spec["fields"]):
+        refuse(f"Cannot rename partition field {name}: there is none")
+    draft.keep("partition-specs", [_with_field_name(spec, name, new) for spec in specs])
+    draft.is_changed = True
+
+
+def _with_field_name(spec: Json, name: str, new: str) -> Json:
+    fields = [{**field, "name": new} if field["name"] == name else field for field in spec["fields"]]
+    return {**spec, "fields": fields}
 
 
 def add_sort_order(draft: Draft, update: Json) -> None:

@@ -10,25 +10,60 @@ from __future__ import annotations
 import contextlib
 import struct
 import zlib
-from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dolake.catalog.documents import Document
 from dolake.catalog.errors import IllegalArgument, MissingFile
 from dolake.errors import NotFound
 from dolake.storage.base import Storage
+from dolake.tables.transforms import PartitionNames, partition_name
 
 # What a stranger's bytes do to the library that reads them.
 _BAD_FILE = (ValueError, LookupError, TypeError, ArithmeticError, EOFError, AssertionError, struct.error, zlib.error)
 
 
 def partition_stats(document: Document, storage: Storage) -> list[dict[str, Any]]:
-    """One entry per partition of the current snapshot; an unpartitioned table has one without values."""
+    """One entry per partition and spec of the current snapshot; an unpartitioned table has one without values."""
     with readable_table(document, storage) as table:
-        if table.current_snapshot() is None:
+        snapshot = table.current_snapshot()
+        if snapshot is None:
             return []
-        return [_entry(row) for row in table.inspect.partitions().to_pylist()]
+        names = PartitionNames(document.metadata)
+        found: dict[tuple[int, tuple[Any, ...]], _Figures] = {}
+        for manifest in snapshot.manifests(table.io):
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                file = entry.data_file
+                key = manifest.partition_spec_id, tuple(file.partition)
+                if key not in found:
+                    found[key] = _Figures()
+                found[key].add(file, entry.snapshot_id)
+        times_ms = {each["snapshot-id"]: each["timestamp-ms"] for each in document.metadata.get("snapshots") or ()}
+        return [_entry(names, *key, figures, times_ms) for key, figures in found.items()]
+
+
+@dataclass(slots=True)
+class _Figures:
+    """What is counted of one partition."""
+
+    rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    deleted_rows: int = 0
+    delete_files: int = 0
+    snapshot_ids: set[int] = field(default_factory=set)
+
+    def add(self, file: Any, snapshot_id: int | None) -> None:
+        if file.content == 0:
+            self.rows += file.record_count
+            self.files += 1
+            self.size_bytes += file.file_size_in_bytes
+        else:
+            self.deleted_rows += file.record_count
+            self.delete_files += 1
+        if snapshot_id is not None:
+            self.snapshot_ids.add(snapshot_id)
 
 
 @contextlib.contextmanager
@@ -55,24 +90,20 @@ def _table(document: Document, storage: Storage) -> Any:
     return StaticTable(("table",), metadata, document.location, StorageIO(storage), NoopCatalog("static"))
 
 
-def _entry(row: dict[str, Any]) -> dict[str, Any]:
-    values = {name: _plain(value) for name, value in (row.get("partition") or {}).items()}
-    updated = row.get("last_updated_at")
+def _entry(
+    names: PartitionNames, spec_id: int, values: tuple[Any, ...], figures: _Figures, times_ms: Mapping[int, int]
+) -> dict[str, Any]:
+    shown = names.values(spec_id, values)
+    last = max((id_ for id_ in figures.snapshot_ids if id_ in times_ms), key=times_ms.__getitem__, default=None)
     return {
-        "partition": values,
-        "name": "/".join(f"{name}={value}" for name, value in values.items()),
-        "specId": row.get("spec_id", 0),
-        "rowCount": row["record_count"],
-        "fileCount": row["file_count"],
-        "byteCount": row["total_data_file_size_in_bytes"],
-        "deletedRowCount": row["position_delete_record_count"] + row["equality_delete_record_count"],
-        "deleteFileCount": row["position_delete_file_count"] + row["equality_delete_file_count"],
-        "lastUpdatedMs": round(updated.replace(tzinfo=UTC).timestamp() * 1000) if updated else None,
-        "lastUpdatedSnapshotId": row.get("last_updated_snapshot_id"),
+        "partition": shown,
+        "name": partition_name(shown.items()),
+        "specId": spec_id,
+        "rowCount": figures.rows,
+        "fileCount": figures.files,
+        "byteCount": figures.size_bytes,
+        "deletedRowCount": figures.deleted_rows,
+        "deleteFileCount": figures.delete_files,
+        "lastUpdatedMs": None if last is None else times_ms[last],
+        "lastUpdatedSnapshotId": last,
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

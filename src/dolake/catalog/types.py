@@ -15,13 +15,10 @@ from uuid import UUID
 
 from dolake.catalog.values import is_int, is_whole, refuse
 from dolake.errors import InvalidInput
+from dolake.tables.transforms import BUCKETS, NOT_PRIMITIVE, transform_fits
 
-_MOMENTS = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
-_DAYS = _MOMENTS | {"date"}
-_BUCKETS = _DAYS | {"int", "long", "time", "string", "binary", "fixed", "decimal", "uuid"}
-_PLAIN = (_BUCKETS - {"fixed", "decimal"}) | {"boolean", "float", "double", "unknown", "variant"}
+_PLAIN = (BUCKETS - {"fixed", "decimal"}) | {"boolean", "float", "double", "unknown", "variant"}
 _FORMAT_MIN = {"timestamp_ns": 3, "timestamptz_ns": 3, "variant": 3, "unknown": 3, "geometry": 3, "geography": 3}
-_NOT_PRIMITIVE = frozenset({"struct", "list", "map", "variant"})
 _CRS = "OGC:CRS84"
 _EDGES = frozenset({"spherical", "vincenty", "thomas", "andoyer", "karney"})
 _DECIMAL_DIGITS_MAX = 38
@@ -32,10 +29,6 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\)")
 _GEOMETRY = re.compile(r"geometry\s*(?:\(\s*([^)]*?)\s*\))?", re.IGNORECASE)
 _GEOGRAPHY = re.compile(r"geography\s*(?:\(\s*([^,]*?)\s*(?:,\s*(\w*)\s*)?\))?", re.IGNORECASE)
 _WITH_WIDTH = re.compile(r"(\w+)\[(\d{1,10})\]")
-
-_TRUNCATES = frozenset({"int", "long", "string", "binary", "decimal"})
-_FITS = {"bucket": _BUCKETS, "truncate": _TRUNCATES, "year": _DAYS, "month": _DAYS, "day": _DAYS, "hour": _MOMENTS}
-_NO_IDENTITY = _NOT_PRIMITIVE | {"geometry", "geography"}
 
 
 def canonical_type(text: str) -> str:
@@ -72,7 +65,7 @@ def format_version_min(type_: str | Mapping[str, Any]) -> int:
 
 
 def is_primitive(type_: str | Mapping[str, Any]) -> bool:
-    return kind_of(type_) not in _NOT_PRIMITIVE
+    return kind_of(type_) not in NOT_PRIMITIVE
 
 
 def canonical_transform(text: str) -> str:
@@ -89,10 +82,7 @@ def canonical_transform(text: str) -> str:
 
 def can_transform(transform: str, type_: str | Mapping[str, Any]) -> bool:
     """May this transform, in canonical spelling, be applied to a column of this type?"""
-    name = transform.partition("[")[0]
-    if name == "identity":
-        return kind_of(type_) not in _NO_IDENTITY
-    return name not in _FITS or kind_of(type_) in _FITS[name]
+    return transform_fits(transform, kind_of(type_))
 
 
 def check_default(type_: str | Mapping[str, Any], value: Any) -> None:

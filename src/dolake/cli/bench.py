@@ -116,6 +116,20 @@ def freshness(
     _show_floors(benchmark.run_freshness_bench(load, out=out, home=home))
 
 
+@app.command("breadth")
+def breadth(
+    seconds: Annotated[float, typer.Option(help="How long to send, after a warm-up.")] = 45,
+    columns: Annotated[int, typer.Option(help="Columns of the wide table.")] = 300,
+    tables: Annotated[int, typer.Option(help="Tables that get ten changes a second each.")] = 200,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """How soon changes are published when a table is wide, or tables are many; with its floors."""
+    benchmark = _benchmark("breadth")
+    load = benchmark.Load(seconds=seconds, columns=columns, tables=tables)
+    _show_floors(benchmark.run_breadth_bench(load, out=out, home=home))
+
+
 @app.command("hotkeys")
 def hotkeys(
     seconds: Annotated[float, typer.Option(help="How long to send with upkeep, after a warm-up.")] = 600,

@@ -61,16 +61,20 @@ class CatalogHttp:
         return metadata
 
     def remove_snapshots(self, name: Sequence[str], uuid: str, snapshot_ids: Sequence[int]) -> None:
-        body = {
-            "requirements": [{"type": "assert-table-uuid", "uuid": uuid}],
-            "updates": [{"action": "remove-snapshots", "snapshot-ids": list(snapshot_ids)}],
-        }
+        self._update(name, uuid, {"action": "remove-snapshots", "snapshot-ids": list(snapshot_ids)})
+
+    def rename_partition_field(self, name: Sequence[str], uuid: str, field: str, new_name: str) -> None:
+        """In all of the table's specs: a column wants the name."""
+        self._update(name, uuid, {"action": "rename-partition-field", "name": field, "new-name": new_name})
+
+    def _update(self, name: Sequence[str], uuid: str, update: Json) -> None:
+        body = {"requirements": [{"type": "assert-table-uuid", "uuid": uuid}], "updates": [update]}
         try:
             self._ask(_path(name), body)
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")[:500]
             raise Conflict(
-                f"the catalog refused to let snapshots go: {text}", hint="the next look tries again"
+                f"the catalog refused {update['action']}: {text}", hint="the next look tries again"
             ) from None
 
     def _ask(self, path: str, body: Json | None = None) -> Json:

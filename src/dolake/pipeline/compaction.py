@@ -22,6 +22,7 @@ from dolake.catalog.base import PUBLISHED_TO
 from dolake.crashpoints import reach
 from dolake.errors import Conflict, OutcomeUnknown
 from dolake.keyindex import Block, Changes, Hashes, KeyIndex, Moved
+from dolake.pipeline.arranging import partition_of
 from dolake.pipeline.deletes import DeletePlan, Positions
 from dolake.pipeline.files import remove_files
 from dolake.pipeline.iceberg import TableChange
@@ -127,6 +128,7 @@ class Compactor:
         files = {} if source is None else source.files if is_state else source.changes_files
         if source is None or any(path not in files or path in source.busy for path in paths):
             raise Conflict(f"files of {name} are not there any more", hint="they were merged or removed meanwhile")
+        assert len({partition_of(files[path]) for path in paths}) == 1, "files of one partition become one"
         source.busy.update(paths)
         old = {path: source.deletes.of(path) if is_state else _NONE for path in paths}
         token = f"compacted-{uuid.uuid4().hex[:12]}"
@@ -138,11 +140,12 @@ class Compactor:
             schema=table.schema,
             location=table.location,
             files=piece.old,
-            options=self._publisher.options,
+            options=self._publisher.options.of(piece.source.rules.layout),
             target_bytes=target_bytes,
             token=piece.token,
             has_keys=piece.is_state,
             has_source_in_key=self._publisher.tables.has_source_in_key,
+            **(piece.source.place_of(piece.entries[0]["file-path"]) if piece.is_state else {}),
         )
 
     def _land(self, piece: _Piece, rewritten: Rewritten, moved: Moved | None) -> int:
@@ -208,10 +211,11 @@ class Compactor:
         deletes = piece.source.deletes
         gone = {path: np.setdiff1d(deletes.of(path), then) for path, then in piece.old.items()}
         row_counts = {entry["file-path"]: entry["record-count"] for entry in piece.entries}
-        late = Moves(piece.old, row_counts, rewritten.files).of(gone)
+        late = Moves(piece.old, row_counts, rewritten.files, rewritten.order).of(gone)
         hashes = {file["file-path"]: part for file, part in zip(rewritten.files, rewritten.hashes, strict=True)}
         outdated = [Block(path, _taken(hashes[path], positions), positions) for path, positions in late.items()]
-        return deletes.plan(late, piece.token, list(piece.old)), outdated
+        files = {file["file-path"]: file for file in rewritten.files}
+        return deletes.plan(late, piece.token, list(piece.old), files), outdated
 
     def _apply(self, piece: _Piece, rewritten: Rewritten, plan: DeletePlan) -> None:
         source = piece.source

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dolake.pipeline.arranging import folder_of, mark_of
 from dolake.pipeline.files import new_file, read_positions, write_deletes
 
 Json = dict[str, Any]
 Positions = NDArray[np.uint32]
 _CACHED_MAX = 8_000_000
+_NO_FILES: Mapping[str, Json] = {}
 _WRITERS = 4
 
 
@@ -50,12 +52,22 @@ class DeleteFiles:
         self._positions: OrderedDict[str, Positions] = OrderedDict()
         self._cached = 0
 
-    def plan(self, gone: Mapping[str, Positions], token: str, dropped: Sequence[str] = ()) -> DeletePlan:
-        """Write new delete files that have these positions too; several at a time, for most of it is waiting."""
+    def plan(
+        self,
+        gone: Mapping[str, Positions],
+        token: str,
+        dropped: Sequence[str] = (),
+        files: Mapping[str, Json] = _NO_FILES,
+    ) -> DeletePlan:
+        """Write new delete files that have these positions too; several at a time, for most of it is waiting.
+
+        `files` are the entries of the data files: a delete file is of the same partition as the file that it names.
+        """
         merged = {path: union(self._known(path), positions) for path, positions in gone.items()}
         with ThreadPoolExecutor(_WRITERS) as threads:
-            targets = [new_file(self._location, token) for _ in merged]
-            written = threads.map(write_deletes, merged, merged.values(), targets)
+            targets = [new_file(self._location, token, folder_of(self._location, path)) for path in merged]
+            marks = [mark_of(files[path]) if path in files else {} for path in merged]
+            written = threads.map(write_deletes, merged, merged.values(), targets, marks)
             add = dict(zip(merged, written, strict=True))
         return DeletePlan(add, self._entries_of([*gone, *dropped]), merged, dropped)
 

@@ -27,9 +27,11 @@ from pyiceberg.types import StringType
 
 from dolake.storage.local import path_of, sync_path
 from dolake.tables.layout import BEFORE, KEY
+from dolake.tables.rules import LayoutRules
 
 Json = dict[str, Any]
 _PATH_ID, _POSITION_ID = 2147483546, 2147483545
+_NO_MARK: Mapping[str, Any] = {}
 
 
 def _with_id(name: str, type_: pa.DataType, id_: int) -> pa.Field:
@@ -131,10 +133,15 @@ class WriteOptions:
     compression: str
     row_group_size: int
 
+    def of(self, rules: LayoutRules) -> WriteOptions:
+        """Of a table that may have its own."""
+        return WriteOptions(rules.compression or self.compression, rules.row_group_size or self.row_group_size)
 
-def new_file(location: str, token: str) -> str:
-    """A name for a data file of this table that nobody else has."""
-    return f"{location}/data/{token}-{uuid.uuid4()}.parquet"
+
+def new_file(location: str, token: str, folder: str = "") -> str:
+    """A name for a data file of this table that nobody else has; `folder` is that of its partition."""
+    place = f"{location}/data/{folder}" if folder else f"{location}/data"
+    return f"{place}/{token}-{uuid.uuid4()}.parquet"
 
 
 def remove_file(location: str) -> None:
@@ -143,7 +150,7 @@ def remove_file(location: str) -> None:
 
 def remove_files(location: str, token: str) -> None:
     """Remove what a try that failed has left."""
-    for path in path_of(location).joinpath("data").glob(f"{token}-*.parquet"):
+    for path in path_of(location).joinpath("data").rglob(f"{token}-*.parquet"):
         path.unlink(missing_ok=True)
 
 
@@ -209,8 +216,8 @@ def write_rows(rows: pa.Table, location: str, shape: Shape, options: WriteOption
     return file.close()
 
 
-def write_deletes(data_file: str, positions: NDArray[Any], location: str) -> Json:
-    """Write a position delete file that names one data file; `positions` are sorted."""
+def write_deletes(data_file: str, positions: NDArray[Any], location: str, mark: Mapping[str, Any] = _NO_MARK) -> Json:
+    """Write a position delete file that names one data file; `positions` are sorted, `mark` is of its partition."""
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([data_file]))
     table = pa.table([paths.cast(pa.string()), pa.array(positions.astype(np.int64))], schema=DELETES)
     path = path_of(location)
@@ -229,6 +236,7 @@ def write_deletes(data_file: str, positions: NDArray[Any], location: str) -> Jso
         "lower-bounds": _hex_pairs({_PATH_ID: name, _POSITION_ID: low.tobytes()}),
         "upper-bounds": _hex_pairs({_PATH_ID: name, _POSITION_ID: high.tobytes()}),
         "referenced-data-file": data_file,
+        **mark,
     }
 
 

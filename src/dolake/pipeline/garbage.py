@@ -49,7 +49,7 @@ def find_garbage(job: GarbageJob) -> list[Found]:
     """Damaged when a file that the table names is not there: then we do not know what we see, and nothing may go."""
     root = path_of(job.location)
     described, needed = _metadata_files(job.metadata), _needed_files(job.metadata)
-    listed = {path for name in _FOLDERS for path in (root / name).glob("*") if path.is_file() and path.name != _HINT}
+    listed = {path for name in _FOLDERS for path in (root / name).rglob("*") if path.is_file() and path.name != _HINT}
     if lost := {path for path in needed if path.is_relative_to(root)} - listed:
         raise Damaged(
             f"{job.location} lacks {len(lost)} files that the table names, such as {min(lost).name}",

@@ -5,6 +5,7 @@ From tasks.py, in Spark's workers. Promise: each change of the slice once, in jo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -46,6 +47,20 @@ class Gathered:
         else:
             self.records.append(record)
             self.counts.append(1)
+
+    def since(self, position: Position) -> Gathered:
+        """Those that stand here or behind."""
+        gone = bisect_left(self.positions, position)
+        if not gone:
+            return self
+        first, left = 0, gone
+        while first < len(self.counts) and self.counts[first] <= left:
+            left -= self.counts[first]
+            first += 1
+        counts = self.counts[first:]
+        if left:
+            counts[0] -= left
+        return Gathered(self.events[gone:], self.positions[gone:], self.records[first:], counts)
 
     @property
     def record_of(self) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ from dolake.tables.layout import MANAGED, OURS
 
 Json = dict[str, Any]
 _WARM_ROUNDS = 10
+_UNPARTITIONED: Json = {"spec-id": 0, "fields": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,34 @@ class IcebergTable:
     is_ours: bool
     """Whether the pipeline has made it, or taken it over."""
     java: Any
+    specs: tuple[Json, ...] = (_UNPARTITIONED,)
+    """All partition specs that it ever had; the current one is the last."""
+    sorted_by: frozenset[int] = frozenset()
+    """The ids of the columns of all sort orders that it ever had."""
     pending: Any = None
     """A transaction of Java that has changed the schema already: what is staged goes into the same commit."""
+
+    @property
+    def spec(self) -> Json:
+        return self.specs[-1]
+
+    @property
+    def partition_fields(self) -> list[Json]:
+        """Of all specs."""
+        return [field for spec in self.specs for field in spec["fields"]]
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether there may be data files in partitions."""
+        return len(self.specs) > 1 or bool(self.specs[0]["fields"])
+
+    @property
+    def pinned_columns(self) -> frozenset[str]:
+        """Columns that its files are, or were, divided or sorted by: Iceberg lets nobody drop or replace them."""
+        ids = self.sorted_by | {field["source-id"] for field in self.partition_fields}
+        if not ids:
+            return frozenset()
+        return frozenset(field["name"] for field in json.loads(self.schema)["fields"] if field["id"] in ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +94,8 @@ class StagedCommit:
     snapshot_id: int
     manifest_list: str
     java: Any
+    folders: frozenset[str] = frozenset()
+    """Of partitions that it adds files to."""
 
 
 def rest_options(uri: str, secret: str) -> dict[str, str]:
@@ -88,7 +117,7 @@ def warm_up(spark: SparkSession, schema: Json) -> None:
     data |= {"file-size-in-bytes": 1, "record-count": 1}
     deletes = data | {"content": "position-deletes", "file-path": "memory:/2", "referenced-data-file": "memory:/1"}
     for _ in range(_WARM_ROUNDS):
-        table.java.newAppend().appendFile(next(iceberg._content_files([data], table.java.spec()))).commit()
+        table.java.newAppend().appendFile(next(iceberg._content_files([data], table))).commit()
         table = iceberg.refresh(table)
         iceberg.stage(TableChange(table, [data], add_deletes=[deletes], touched=["memory:/1"]), {})
 
@@ -117,12 +146,18 @@ class Iceberg:
                 return None
             raise _translated(error) from error
 
-    def create(self, name: tuple[str, ...], schema: Json, properties: Mapping[str, str]) -> IcebergTable:
-        """A new table; where it was made meanwhile, what is there."""
+    def create(
+        self, name: tuple[str, ...], schema: Json, properties: Mapping[str, str], partitions: Sequence[Json] = ()
+    ) -> IcebergTable:
+        """A new table; where it was made meanwhile, what is there. `partitions` are fields of a spec."""
         try:
             self._create_namespace(name[:-1])
             java_schema = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
             builder = self._catalog.buildTable(self._identifier(name), java_schema)
+            if partitions:
+                fields = [field | {"field-id": 1000 + place} for place, field in enumerate(partitions)]
+                spec = json.dumps({"spec-id": 0, "fields": fields})
+                builder.withPartitionSpec(self._jvm.org.apache.iceberg.PartitionSpecParser.fromJson(java_schema, spec))
             return self._table(name, builder.withProperties(dict(properties)).create())
         except Py4JJavaError as error:
             if _class_of(error) == "AlreadyExistsException" and (found := self.load(name)):
@@ -135,6 +170,43 @@ class Iceberg:
             wanted = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
             (table.pending or table.java).updateSchema().unionByNameWith(wanted).commit()
             return self._with_pending(table, table.pending) if table.pending else self.refresh(table)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
+    def repartition(self, table: IcebergTable, gone: Iterable[str], come: Iterable[Json]) -> IcebergTable:
+        """Another spec for files that are written from now on: without these fields, and with these ones."""
+        try:
+            update, schema = table.java.updateSpec(), table.java.schema()
+            for name in gone:
+                update.removeField(name)
+            for field in come:
+                column = schema.findColumnName(field["source-id"])
+                update.addField(field["name"], self._term(field["transform"], column))
+            update.commit()
+            return self.refresh(table)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
+    def _term(self, transform: str, column: str) -> Any:
+        kind, _, width = transform.partition("[")
+        terms = self._jvm.org.apache.iceberg.expressions.Expressions
+        if kind == "identity":
+            return terms.ref(column)
+        return getattr(terms, kind)(column, int(width[:-1])) if width else getattr(terms, kind)(column)
+
+    def reorder(self, table: IcebergTable, fields: Sequence[Json]) -> tuple[IcebergTable, int]:
+        """The table with this sort order, and the order's id."""
+        orders = self._jvm.org.apache.iceberg
+        try:
+            known = json.loads(orders.SortOrderParser.toJson(table.java.sortOrder()))
+            if known["fields"] == list(fields):
+                return table, known["order-id"]
+            update, schema = table.java.replaceSortOrder(), table.java.schema()
+            for field in fields:
+                take = update.asc if field["direction"] == "asc" else update.desc
+                take(self._term("identity", schema.findColumnName(field["source-id"])), orders.NullOrder.NULLS_LAST)
+            update.commit()
+            return self._table(table.name, table.java), int(table.java.sortOrder().orderId())
         except Py4JJavaError as error:
             raise _translated(error) from error
 
@@ -226,7 +298,8 @@ class Iceberg:
     def refresh(self, table: IcebergTable) -> IcebergTable:
         try:
             table.java.refresh()
-            return self._table(table.name, table.java)
+            is_known = table.java.spec().specId() == table.spec["spec-id"]
+            return self._table(table.name, table.java, table if is_known else None)
         except Py4JJavaError as error:
             raise _translated(error) from error
 
@@ -239,12 +312,17 @@ class Iceberg:
         """Every live data file with the delete files that apply to it."""
         if table.snapshot_id is None:
             return
-        spec = table.java.spec()
+        specs = {spec["spec-id"]: self._spec(table, spec["spec-id"]) for spec in table.specs}
         tasks = table.java.newScan().planFiles()
+
+        def entry(file: Any) -> Json:
+            spec = specs[file.specId() if len(specs) > 1 else table.spec["spec-id"]]
+            found: Json = json.loads(self._files.toJson(file, spec))
+            return found
+
         try:
             for task in _each(tasks.iterator()):
-                deletes = [json.loads(self._files.toJson(each, spec)) for each in task.deletes()]
-                yield json.loads(self._files.toJson(task.file(), spec)), deletes
+                yield entry(task.file()), [entry(each) for each in task.deletes()]
         finally:
             tasks.close()
 
@@ -266,7 +344,7 @@ class Iceberg:
                 update = self._row_delta(transaction, change)
             else:
                 update = transaction.newAppend()
-                for file in self._content_files(change.add_rows, java.spec()):
+                for file in self._content_files(change.add_rows, change.table):
                     update.appendFile(file)
             for key, value in summary.items():
                 update.set(key, value)
@@ -279,7 +357,8 @@ class Iceberg:
         except Py4JJavaError as error:
             raise _translated(error) from error
         table, manifest_list = change.table, snapshot.manifestListLocation()
-        return StagedCommit(table.name, table.location, snapshot.snapshotId(), manifest_list, commit)
+        folders = _folders_of(change)
+        return StagedCommit(table.name, table.location, snapshot.snapshotId(), manifest_list, commit, folders)
 
     def commit(self, staged: Iterable[StagedCommit]) -> None:
         """Make all of these visible at once, or none."""
@@ -293,23 +372,22 @@ class Iceberg:
 
     def _row_delta(self, transaction: Any, change: TableChange) -> Any:
         """Without the two validations a delete that races a compaction is lost, and rows come back."""
-        spec = change.table.java.spec()
+        table = change.table
         update = transaction.newRowDelta()
         if change.table.snapshot_id is not None:
             update.validateFromSnapshot(change.table.snapshot_id)
         update.validateDataFilesExist(list(change.touched)).validateDeletedFiles()
-        for file in self._content_files(change.add_rows, spec):
+        for file in self._content_files(change.add_rows, table):
             update.addRows(file)
-        for file in self._content_files(change.remove_rows, spec):
+        for file in self._content_files(change.remove_rows, table):
             update.removeRows(file)
-        for file in self._content_files(change.add_deletes, spec):
+        for file in self._content_files(change.add_deletes, table):
             update.addDeletes(file)
-        for file in self._content_files(change.remove_deletes, spec):
+        for file in self._content_files(change.remove_deletes, table):
             update.removeDeletes(file)
         return update
 
     def _rewrite(self, transaction: Any, change: TableChange) -> Any:
-        spec = change.table.java.spec()
         update = transaction.newRewrite().validateFromSnapshot(change.table.snapshot_id)
         for entries, take in (
             (change.remove_rows, update.deleteFile),
@@ -317,20 +395,22 @@ class Iceberg:
             (change.add_rows, update.addFile),
             (change.add_deletes, update.addFile),
         ):
-            for file in self._content_files(entries, spec):
+            for file in self._content_files(entries, change.table):
                 take(file)
         return update
 
-    def _content_files(self, entries: Sequence[Json], spec: Any) -> Iterator[Any]:
+    def _content_files(self, entries: Sequence[Json], table: IcebergTable) -> Iterator[Any]:
         """Iceberg's own JSON saves a dozen calls into Java for each file."""
         if entries:
+            specs = {id_: self._spec(table, id_) for id_ in {entry["spec-id"] for entry in entries}}
             node = self._mapper.readTree(json.dumps(list(entries)))
-            for index in range(len(entries)):
-                yield self._files.fromJson(node.get(index), spec)
+            for index, entry in enumerate(entries):
+                yield self._files.fromJson(node.get(index), specs[entry["spec-id"]])
 
     # --- names -------------------------------------------------------------------------------------------------------
 
-    def _table(self, name: tuple[str, ...], java: Any) -> IcebergTable:
+    def _table(self, name: tuple[str, ...], java: Any, before: IcebergTable | None = None) -> IcebergTable:
+        """`before` is the same table with the same specs and orders, where somebody has it: they hardly ever change."""
         snapshot = java.currentSnapshot()
         return IcebergTable(
             name=name,
@@ -341,7 +421,26 @@ class Iceberg:
             is_managed=java.properties().get(MANAGED) == "true",
             is_ours=java.properties().get(OURS) is not None,
             java=java,
+            specs=before.specs if before else self._specs(java),
+            sorted_by=before.sorted_by if before else self._sorted_by(java),
         )
+
+    def _sorted_by(self, java: Any) -> frozenset[int]:
+        parse = self._jvm.org.apache.iceberg.SortOrderParser.toJson
+        orders = [json.loads(parse(order)) for order in java.sortOrders().values()]
+        return frozenset(field["source-id"] for order in orders for field in order["fields"])
+
+    def _spec(self, table: IcebergTable, id_: int) -> Any:
+        return table.java.spec() if id_ == table.spec["spec-id"] else table.java.specs().get(id_)
+
+    def _specs(self, java: Any) -> tuple[Json, ...]:
+        """The current one last."""
+        current, specs = java.spec(), java.specs()
+        if specs.size() == 1 and current.isUnpartitioned():
+            return (_UNPARTITIONED | {"spec-id": current.specId()},)
+        parse = self._jvm.org.apache.iceberg.PartitionSpecParser.toJson
+        others = [json.loads(parse(specs.get(id_))) for id_ in specs if id_ != current.specId()]
+        return (*others, json.loads(parse(current)))
 
     def _create_namespace(self, parts: tuple[str, ...]) -> None:
         for depth in range(1, len(parts) + 1):
@@ -366,6 +465,18 @@ def _set_properties(update: Any, properties: Mapping[str, str]) -> None:
     for key, value in properties.items():
         update.set(key, value)
     update.commit()
+
+
+def _folders_of(change: TableChange) -> frozenset[str]:
+    """Those of new files, and all above them in the table's data."""
+    data = f"{change.table.location}/data"
+    found = set()
+    for entry in (*change.add_rows, *change.add_deletes):
+        folder = entry["file-path"].rpartition("/")[0]
+        while folder.startswith(f"{data}/") and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return frozenset(found)
 
 
 def _each(iterator: Any) -> Iterator[Any]:

@@ -77,6 +77,8 @@ class Maintain(Struct, frozen=True, tag="maintain"):
     tables: tuple[str, ...]
     kinds: tuple[JobKind, ...] = ()
     """None means all."""
+    partitions: tuple[str, ...] = ()
+    """Compact in these alone, such as `dt=2024-01-15`."""
 
 
 class Cancel(Struct, frozen=True, tag="cancel"):

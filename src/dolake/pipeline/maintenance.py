@@ -23,6 +23,7 @@ import msgspec
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from dolake.errors import Conflict, DoLakeError, Unavailable
+from dolake.pipeline.arranging import partition_of
 from dolake.pipeline.compaction import Compactor
 from dolake.pipeline.garbage import GarbageJob, Waiting, find_garbage, remove
 from dolake.pipeline.link import JobKind, JobReport, JobState, Maintain, Sections, Start
@@ -53,6 +54,8 @@ class _Job:
 
     report: JobReport
     started_s: float
+    partitions: tuple[str, ...] = ()
+    """What is compacted, where that is not all."""
 
 
 class Upkeep:
@@ -141,6 +144,7 @@ class Upkeep:
         """One job over all that was asked for."""
         shown = order.tables[0] if len(order.tables) == 1 else f"{len(order.tables)} tables"
         job = self._begin(order.job_id, "maintain", shown, "asked for")
+        job.partitions = order.partitions
         self._given_up.clear()
         with self._ending(job):
             failures = [
@@ -185,13 +189,15 @@ class Upkeep:
 
     # --- what is due -------------------------------------------------------------------------------------------------
 
-    def _due(self, name: str, kind: JobKind, *, is_urgent: bool) -> list[tuple[Candidate, bool]]:
+    def _due(
+        self, name: str, kind: JobKind, *, is_urgent: bool, partitions: tuple[str, ...] = ()
+    ) -> list[tuple[Candidate, bool]]:
         """What to compact, most useful first, and whether it is of the state."""
         with self._publisher.turns:
             self._publisher.look_if_uncertain()
             source = self._publisher.tables.find(name)
-            facts = [] if source is None else list(_facts(source))
-        rules = self._settings.rules
+            facts = [] if source is None else list(_facts(source, partitions))
+        rules = self._settings.rules.with_target(source.rules.layout.target_file_size_bytes if source else None)
         if is_urgent and self._is_pressed:
             rules = rules.relaxed()
         found = [
@@ -207,7 +213,7 @@ class Upkeep:
     def _compact(self, job: _Job, name: str, kind: JobKind, *, is_urgent: bool) -> None:
         """What is due now, piece after piece, and no more: on a busy table something always is."""
         for _ in range(_ROUNDS_MAX):
-            due = self._due(name, kind, is_urgent=is_urgent)
+            due = self._due(name, kind, is_urgent=is_urgent, partitions=job.partitions)
             self._update(job, pieces_total=job.report.pieces_total + len(due))
             done = [self._compact_piece(job, name, candidate, is_state=is_state) for candidate, is_state in due]
             if all(done):
@@ -215,7 +221,8 @@ class Upkeep:
 
     def _compact_piece(self, job: _Job, name: str, candidate: Candidate, *, is_state: bool) -> bool:
         """False when a publish has merged some of these files meanwhile: then something else is due."""
-        target_bytes = self._settings.compaction.target_file_size_bytes
+        layout = self._publisher.tables.rules.of(name).layout
+        target_bytes = layout.target_file_size_bytes or self._settings.compaction.target_file_size_bytes
         try:
             done = self._compactor.compact(name, candidate.paths, is_state=is_state, target_bytes=target_bytes)
         except Conflict:
@@ -334,10 +341,17 @@ class Upkeep:
         logger.info("upkeep ended", extra=figures)
 
 
-def _facts(source: SourceTable) -> Iterator[tuple[TableFacts, bool]]:
-    """Both tables of a source, without the files that are being compacted, and whether it is the state."""
+def _facts(source: SourceTable, partitions: tuple[str, ...] = ()) -> Iterator[tuple[TableFacts, bool]]:
+    """Both tables of a source, without the files that are being compacted, and whether it is the state.
+
+    With names of partitions: what is in these, and so nothing of the changes, which have none.
+    """
     live = source.live_rows()
     state = [_file_facts(file, live[path]) for path, file in source.files.items() if path not in source.busy]
+    if partitions:
+        state = [file for file in state if source.is_in(file.path, partitions)]
+        yield TableFacts(".".join(source.state.name), state), True
+        return
     changes = [
         _file_facts(file, file["record-count"])
         for path, file in source.changes_files.items()
@@ -349,7 +363,7 @@ def _facts(source: SourceTable) -> Iterator[tuple[TableFacts, bool]]:
 
 def _file_facts(file: Json, live: int) -> FileFacts:
     rows = file["record-count"]
-    return FileFacts(file["file-path"], file["file-size-in-bytes"], rows, rows - live)
+    return FileFacts(file["file-path"], file["file-size-in-bytes"], rows, rows - live, partition_of(file))
 
 
 def _log_mistake(error: Exception) -> None:

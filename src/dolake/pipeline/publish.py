@@ -72,6 +72,7 @@ class Publisher:
             lambda do, jobs: run_jobs(context, do, jobs),
             lake_rules(lake),
             has_source_in_key=lake.key_scope == "source",
+            http=self.http,
         )
         self._staging = Staging(context, self.tables, start.journal)
         self.follow(start.settings)
@@ -279,6 +280,7 @@ def sync_manifests(commits: Iterable[StagedCommit]) -> None:
         path = path_of(commit.manifest_list)
         mark = path.stem.rpartition("-1-")[2]  # the library gives all files of a commit one uuid
         files += (*path.parent.glob(f"*{mark}*.avro"), path.parent, path_of(commit.location) / "data")
+        files += map(path_of, commit.folders)
     with ThreadPoolExecutor(_SYNCERS) as threads:
         list(threads.map(sync_path, files))
 

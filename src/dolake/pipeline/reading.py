@@ -81,7 +81,10 @@ def read_changes(changes: Gathered, table: Table) -> ReadChanges | Wanting | Unw
     declared = declared_by(metadata)
     if declared and grow(columns, Seen(), declared=declared, leaves_max=rules.leaves_max, rebuildable=rebuildable):
         return Wanting(Seen(), declared)
-    images = [_image_of(event, metadata.get(at)) for at, event in enumerate(changes.events)]
+    images = [_image_of(event) for event in changes.events]
+    for at, each in metadata.items():
+        if each.ddl is not None:
+            images[at] = _NO_IMAGE
     olds = [at for at, event in enumerate(changes.events) if event.operation == "UPDATE" and _has_before(event)]
     befores = [bytes(cast("Raw", changes.events[at].before)) for at in olds]
     rows = read_rows([*images, *befores], columns, rules.leaves_max, rebuildable)
@@ -107,8 +110,8 @@ def _with_unchanged(
     assert rows.columns is not None
     sources = _sources(changes) if table.has_source_in_key else None
     names = [column.name for column in table.columns]
-    filling = plan_filling(changes.events, metadata, sources, olds, names)
-    columns, rescued = filled(filling, rows.columns, rows.rescued, table.old_rows)
+    filling = plan_filling(changes.events, metadata, sources, olds, names, table.old_rows)
+    columns, rescued = filled(filling, rows.columns, rows.rescued)
     return replace(rows, columns=columns, rescued=rescued), filling.problems
 
 
@@ -142,10 +145,8 @@ def first_look(changes: Gathered, columns: Columns = ()) -> Seen:
     return read_rows([*(_image_of(event) for event in looked_at), *befores], columns).unknown
 
 
-def _image_of(event: RawEvent, metadata: EventMetadata | None = None) -> bytes:
+def _image_of(event: RawEvent) -> bytes:
     """The row that the change shows: as it is now, or for a DELETE as it was."""
-    if metadata is not None and metadata.ddl is not None:
-        return _NO_IMAGE
     image = event.before if event.operation == "DELETE" else event.after
     return _NO_IMAGE if image is UNSET else bytes(image)
 
@@ -230,10 +231,14 @@ def _changes_table(
     sources = pa.DictionaryArray.from_arrays(
         pa.array(record_of.astype(np.int32)), pa.array([str(record.stream) for record in changes.records])
     )
-    of_table = {at: DDL_OPERATIONS[each.ddl.action] for at, each in metadata.items() if each.ddl is not None}
+    keys: list[str] = [event.row_id for event in events]
+    operations: list[str] = [event.operation for event in events]
+    for at, each in metadata.items():
+        if each.ddl is not None:
+            keys[at], operations[at] = NO_KEY, DDL_OPERATIONS[each.ddl.action]
     own: dict[str, Any] = {
-        KEY: [NO_KEY if at in of_table else event.row_id for at, event in enumerate(events)],
-        "_operation": [of_table.get(at, event.operation) for at, event in enumerate(events)],
+        KEY: keys,
+        "_operation": operations,
         "_sequence": [event.sequence for event in events],
         SOURCE: sources.cast(pa.string()),
         "_timestamp": _moments(np.array([event.timestamp for event in events], np.int64)),

@@ -1,7 +1,8 @@
 """Data files written anew as fewer and larger ones, without their deleted rows: a task for one of Spark's workers.
 
-From compaction.py. Rows keep their order, so that where a row has gone follows from arithmetic. Promise: memory follows
-a row group and the number of rows, not the size of the files; what is returned is written and synced.
+From compaction.py. Rows keep their order, so that where a row has gone follows from arithmetic; where the table has a
+sort order they get that one, and say how. Promise: memory follows a row group and the number of rows, not the size of
+the files (while it sorts, a bound); what is returned is written and synced.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dolake.keyindex.hashes import Hashes, no_hashes
+from dolake.pipeline.arranging import sorted_rows
 from dolake.pipeline.deletes import Positions
 from dolake.pipeline.files import RowsFile, Shape, WriteOptions, fitted, new_file, shape_of
 from dolake.pipeline.tasks import hashes_of
 from dolake.storage.local import path_of
+from dolake.tables.ordering import SortKey
 
 Json = dict[str, Any]
+_SORTED_BYTES_MAX = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,11 @@ class RewriteJob:
     has_source_in_key: bool = False
     ids_before: Mapping[bytes, bytes] = field(default_factory=dict)
     """Of columns that get another type on the way."""
+    folder: str = ""
+    mark: Json = field(default_factory=dict)
+    """Of the partition that all these files are in: what a commit says of the new ones."""
+    sort: tuple[SortKey, ...] = ()
+    sort_order_id: int = 0
 
 
 @dataclass(slots=True)
@@ -49,6 +58,8 @@ class Rewritten:
     hashes: list[Hashes] = field(default_factory=list)
     is_inexact: bool = False
     """A value would not have survived the other type of its column: nothing is written."""
+    order: NDArray[np.int64] | None = None
+    """Where the rows were sorted: for each new row its number among the old ones that are left."""
 
 
 def rewrite(job: RewriteJob) -> Rewritten:
@@ -64,25 +75,51 @@ def rewrite(job: RewriteJob) -> Rewritten:
 def _rewrite(job: RewriteJob) -> Rewritten:
     shape = shape_of(job.schema)
     done = Rewritten()
+    mark = dict(job.mark)
+    groups = _row_groups(job, shape)
+    if job.sort and _can_be_sorted(job):
+        groups, done.order = _sorted(groups, job)
+        mark["sort-order-id"] = job.sort_order_id
     file: RowsFile | None = None
     hashes: list[Hashes] = []
-    for rows in _row_groups(job, shape):
+    for rows in groups:
         if file is None:
-            file, hashes = RowsFile(new_file(job.location, job.token), shape, job.options), []
+            file, hashes = RowsFile(new_file(job.location, job.token, job.folder), shape, job.options), []
         file.write(rows)
         if job.has_keys:
             hashes.append(hashes_of(rows, has_source_in_key=job.has_source_in_key))
         if file.size_bytes >= job.target_bytes:
-            _finish(done, file, hashes)
+            _finish(done, file, hashes, mark)
             file = None
     if file is not None:
-        _finish(done, file, hashes)
+        _finish(done, file, hashes, mark)
     return done
 
 
-def _finish(done: Rewritten, file: RowsFile, hashes: list[Hashes]) -> None:
-    done.files.append(file.close())
+def _finish(done: Rewritten, file: RowsFile, hashes: list[Hashes], mark: Json) -> None:
+    done.files.append(file.close() | mark)
     done.hashes.append(_joined(hashes))
+
+
+def _can_be_sorted(job: RewriteJob) -> bool:
+    """All rows are in memory at once for it: files that are too large together keep the order that they have."""
+    size = 0
+    for path in job.files:
+        with pq.ParquetFile(path_of(path)) as file:
+            size += sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
+    return size <= _SORTED_BYTES_MAX
+
+
+def _sorted(groups: Iterator[pa.Table], job: RewriteJob) -> tuple[Iterator[pa.Table], NDArray[np.int64] | None]:
+    """All rows in the table's order, as many together as one row group has; and where each of them was."""
+    found = list(groups)
+    if not found:
+        return iter(()), None
+    rows = pa.concat_tables(found)
+    order = sorted_rows(rows, job.sort)
+    rows = rows.take(pa.array(order)).combine_chunks()
+    size = job.options.row_group_size
+    return (rows.slice(first, size) for first in range(0, len(order), size)), order
 
 
 def _joined(parts: list[Hashes]) -> Hashes:
@@ -142,6 +179,8 @@ class Moves:
     row_counts: Mapping[str, int]
     """How many rows each old file has, deleted ones too."""
     new: Sequence[Json]
+    order: NDArray[np.int64] | None = None
+    """See Rewritten."""
 
     def of(self, gone: Mapping[str, Positions]) -> dict[str, Positions]:
         """Where these rows of the old files are now: new file by new file, positions ascending."""
@@ -151,7 +190,7 @@ class Moves:
             rows = gone.get(path, np.empty(0, np.uint32)).astype(np.int64)
             numbers.append(first + rows - np.searchsorted(deleted, rows))
             first += self.row_counts[path] - len(deleted)
-        moved = np.sort(np.concatenate(numbers))
+        moved = np.sort(self._now(np.concatenate(numbers)))
         ends = np.cumsum([file["record-count"] for file in self.new])
         found: dict[str, Positions] = {}
         for file, end in zip(self.new, ends.tolist(), strict=True):
@@ -160,3 +199,11 @@ class Moves:
             if low < high:
                 found[file["file-path"]] = (moved[low:high] - start).astype(np.uint32)
         return found
+
+    def _now(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """From numbers among the old rows that are left to numbers among the new rows."""
+        if self.order is None:
+            return numbers
+        place = np.empty_like(self.order)
+        place[self.order] = np.arange(len(self.order))
+        return place[numbers]

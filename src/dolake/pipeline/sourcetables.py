@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,16 @@ import msgspec
 from dolake.crashpoints import reach
 from dolake.errors import Conflict
 from dolake.keyindex import Block, KeyIndex, StaleIndex, rebuild
+from dolake.pipeline.arranging import Arrangement, arrangement, folder_of, mark_of, name_of, partition_of
+from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.deletes import DeleteFiles
 from dolake.pipeline.iceberg import Iceberg, IcebergTable
 from dolake.pipeline.quarantine import quarantine_of
 from dolake.pipeline.tasks import KeysJob, TablePlan, read_keys
 from dolake.tables import layout
+from dolake.tables.maintenance import files_to_merge, groups_to_merge
+from dolake.tables.ordering import order_fields, sort_keys
+from dolake.tables.partitions import UNPARTITIONED, fitted, parse_partition_words, spec_changes
 from dolake.tables.rules import LakeRules, TableRules
 from dolake.tables.schema import Seen, grow, grown
 from dolake.tables.types import Columns, can_be_added, column_name
@@ -65,6 +70,8 @@ class SourceTable:
     """Columns with integers that no double holds: they keep their type."""
     busy: set[str] = field(default_factory=set)
     """Data files that a compaction is reading: publishes do not merge them."""
+    arrangement: Arrangement = field(default_factory=Arrangement)
+    """Of the state's files that are written from now on."""
 
     @contextlib.contextmanager
     def trusting_index(self) -> Iterator[KeyIndex]:
@@ -93,6 +100,7 @@ class SourceTable:
             self.rebuild.state_schema if self.rebuild else "",
             str(self.index.folder),
             self.state.snapshot_id,
+            self.arrangement,
         )
 
     @property
@@ -101,7 +109,39 @@ class SourceTable:
         rows = sum(entry["record-count"] for entry in self.changes_files.values())
         if rows > self.rules.rebuild_rows_max or self.busy:
             return frozenset()
-        return frozenset(column.name for column in self.columns if isinstance(column.type, str)) - self.exact
+        kept = self.exact | self.state.pinned_columns
+        return frozenset(column.name for column in self.columns if isinstance(column.type, str)) - kept
+
+    def to_merge(self, live: Mapping[str, int]) -> list[list[str]]:
+        """Groups of data files that a publish writes as one each; `live` are rows that are current after it."""
+        partitions = {path: partition_of(self.files[path]) for path in live} if self.state.has_partitions else {}
+        if self.rebuild:
+            groups: dict[str, list[str]] = {}
+            for path in live:
+                groups.setdefault(partitions.get(path, ""), []).append(path)
+            return list(groups.values())
+        if partitions:
+            return groups_to_merge(live, partitions)
+        found = files_to_merge(live)
+        return [found] if found else []
+
+    def is_in(self, path: str, partitions: Iterable[str]) -> bool:
+        """Whether a data file is in one of these partitions, such as `dt=2024-01-15`, or in a part of one."""
+        specs = {spec["spec-id"]: spec for spec in self.state.specs}
+        name = name_of(self.files[path], specs)
+        parts = set(name.split("/"))
+        return any(name == each or parts.issuperset(each.split("/")) for each in partitions)
+
+    def place_of(self, path: str) -> dict[str, Any]:
+        """What a rewrite says of new files of the same partition as this data file."""
+        if self.arrangement.is_plain and not self.state.has_partitions:
+            return {}
+        return {
+            "folder": folder_of(self.state.location, path),
+            "mark": mark_of(self.files[path]),
+            "sort": self.arrangement.sort,
+            "sort_order_id": self.arrangement.sort_order_id,
+        }
 
 
 def _joined(first: Columns, second: Columns) -> Columns:
@@ -118,12 +158,22 @@ def brief(entry: Json) -> Json:
 class SourceTables:
     """All of them, loaded when they are first needed."""
 
-    def __init__(self, iceberg: Iceberg, folder: Path, run: Run, rules: LakeRules, *, has_source_in_key: bool) -> None:
-        self._iceberg, self._folder, self._run = iceberg, folder, run
+    def __init__(
+        self,
+        iceberg: Iceberg,
+        folder: Path,
+        run: Run,
+        rules: LakeRules,
+        *,
+        has_source_in_key: bool,
+        http: CatalogHttp,
+    ) -> None:
+        self._iceberg, self._folder, self._run, self._http = iceberg, folder, run, http
         self._rules = rules
         self._exact: dict[str, frozenset[str]] = {}
         self.has_source_in_key = has_source_in_key
         self._known: dict[str, SourceTable] = {}
+        self._warned: set[tuple[str, str]] = set()
         self._verified: set[Path] = set()
         """Indexes of which every byte was read since the start."""
 
@@ -174,11 +224,12 @@ class SourceTables:
         if found is None:
             return self._create(name, wanted_state, wanted_changes)
         if growth.additions or growth.promotions:
-            found.state = self._iceberg.add_columns(found.state, wanted_state)
+            found.state = self._iceberg.add_columns(self._with_room(found.state, wanted_state), wanted_state)
             reach("half_grown")
             found.changes = self._iceberg.add_columns(found.changes, wanted_changes)
             found.columns = layout.columns_of(json.loads(found.state.schema))
             logger.info("columns added", extra={"table": name, "columns": len(found.columns)})
+            self._arrange(found)
         if growth.rebuilds:
             self._retype(found, growth.rebuilds)
         return found
@@ -233,6 +284,11 @@ class SourceTables:
         name = column_name(column)
         if name not in {each.name for each in source.columns}:
             return
+        if name in source.state.pinned_columns:
+            logger.warning(
+                "column not dropped", extra={"table": source.name, "reason": "it divides or sorts the table"}
+            )
+            return
         before = [layout.BEFORE] if len(source.columns) == 1 else [f"{layout.BEFORE}.{name}"]
         source.state = self._iceberg.drop_columns(source.state, [name])
         source.changes = self._iceberg.drop_columns(source.changes, [name, *before])
@@ -262,7 +318,10 @@ class SourceTables:
         properties = layout.properties(name)
         changes = self._load(changes_name) or self._iceberg.create(changes_name, changes_schema, properties)
         reach("half_grown")
-        state = self._load(state_name) or self._iceberg.create(state_name, state_schema, properties)
+        state = self._load(state_name)
+        if state is None:
+            partitions = self._wanted_partitions(name, state_schema) or []
+            state = self._iceberg.create(state_name, state_schema, properties, partitions)
         if not state.is_ours:
             state = self._iceberg.take_over(state, state_schema, properties)
             logger.info("table taken over", extra={"table": name})
@@ -275,7 +334,7 @@ class SourceTables:
         of_state, of_changes = (layout.columns_of(json.loads(each.schema)) for each in (state, changes))
         if of_state != of_changes:
             wanted = layout.state_schema(of_changes, has_source=self.has_source_in_key)
-            state = self._iceberg.add_columns(state, wanted)
+            state = self._iceberg.add_columns(self._with_room(state, wanted), wanted)
             of_state = layout.columns_of(json.loads(state.schema))
             changes = self._iceberg.add_columns(changes, layout.changes_schema(of_state))
         return state, changes
@@ -305,7 +364,68 @@ class SourceTables:
         changes_files = {data["file-path"]: brief(data) for data, _ in self._iceberg.files(changes)}
         exact = self._exact.get(name, frozenset())
         rules = self._rules.of(name)
-        return SourceTable(name, state, changes, columns, index, deletes, files, changes_files, rules, exact=exact)
+        found_table = SourceTable(
+            name, state, changes, columns, index, deletes, files, changes_files, rules, exact=exact
+        )
+        self._arrange(found_table)
+        return found_table
+
+    # --- partitions and order ----------------------------------------------------------------------------------------
+
+    def _arrange(self, source: SourceTable) -> None:
+        """Give the state the partitions and the order that its owner wants; files that are there stay as they are."""
+        if source.state.pending:
+            return  # its columns are about to change; the next look comes with the next publish
+        wanted = self._wanted_partitions(source.name, json.loads(source.state.schema))
+        if wanted is not None and not (source.state.spec["fields"] and source.rules.layout.is_by_date):
+            gone, come = spec_changes(source.state.spec["fields"], wanted, source.state.partition_fields)
+            if gone or come:
+                source.state = self._iceberg.repartition(source.state, gone, come)
+                logger.info("partitions changed", extra={"table": source.name, "spec": source.state.spec["spec-id"]})
+        schema = json.loads(source.state.schema)
+        keys, problems = sort_keys(source.rules.layout.sort_by, schema)
+        self._warn(source.name, problems)
+        order_id = 0
+        if keys:
+            source.state, order_id = self._iceberg.reorder(source.state, order_fields(keys, schema))
+        namespace = source.state.name[:-1]
+        source.arrangement = arrangement(
+            source.state.schema, source.state.spec, namespace, source.rules.layout, keys, order_id
+        )
+
+    def _with_room(self, state: IcebergTable, schema: Json) -> IcebergTable:
+        """Partition fields give way to columns that want their names: Iceberg takes no such column otherwise."""
+        if not state.has_partitions:
+            return state
+        known = {field["name"] for field in json.loads(state.schema)["fields"]}
+        wanted = {field["name"] for field in schema["fields"]}
+        names = {field["name"] for field in state.partition_fields}
+        clashes = sorted(names & (wanted - known))
+        for clash in clashes:
+            taken = {name.casefold() for name in names | known | wanted}
+            candidates = (f"{clash}_partition{number or ''}" for number in range(1_000))
+            new_name = next(name for name in candidates if name.casefold() not in taken)
+            self._http.rename_partition_field(state.name, state.uuid, clash, new_name)
+            names.add(new_name)
+            logger.info("partition field renamed", extra={"table": ".".join(state.name), "field": new_name})
+        return (self._iceberg.load(state.name) or state) if clashes else state
+
+    def _wanted_partitions(self, name: str, schema: Json) -> list[Json] | None:
+        """Fields of a spec; None where nobody wants anything that is possible: then a table keeps what it has."""
+        words = self._rules.of(name).layout.partition_by
+        fields = parse_partition_words(words, schema)
+        if fields is None:
+            return None
+        found = fitted(fields, schema)
+        self._warn(name, found.problems)
+        return found.fields if found.fields or UNPARTITIONED in words else None
+
+    def _warn(self, table: str, problems: Iterable[str]) -> None:
+        """Once for each: a setting that does not fit the table stops nothing."""
+        for problem in problems:
+            if (table, problem) not in self._warned:
+                self._warned.add((table, problem))
+                logger.warning("layout setting ignored", extra={"table": table, "reason": problem})
 
     def _read_keys(self, paths: list[str], deletes: DeleteFiles) -> Iterator[Block]:
         jobs = [KeysJob(path, deletes.of(path), self.has_source_in_key) for path in paths]

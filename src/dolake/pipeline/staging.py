@@ -19,7 +19,7 @@ from pyspark import SparkContext
 
 from dolake.crashpoints import reach
 from dolake.errors import Damaged, DoLakeError
-from dolake.keyindex import Block, Changes
+from dolake.keyindex import Block, Changes, Hashes
 from dolake.pipeline import fold
 from dolake.pipeline.cut import Cut
 from dolake.pipeline.deletes import DeletePlan, Positions, union
@@ -28,10 +28,9 @@ from dolake.pipeline.quarantine import quarantine_of
 from dolake.pipeline.reading import Wanting
 from dolake.pipeline.rewriting import RewriteJob, Rewritten, rewrite
 from dolake.pipeline.sourcetables import Rebuild, SourceTable, SourceTables
-from dolake.pipeline.tasks import Refused, SliceJob, Staged, StateJob, write_slice, write_state
+from dolake.pipeline.tasks import Refused, SliceJob, Staged, StateFile, StateJob, write_slice, write_state
 from dolake.positions import Position
-from dolake.tables.layout import CLEARING, DDL_OPERATIONS, QUARANTINE_SUFFIX
-from dolake.tables.maintenance import files_to_merge
+from dolake.tables.layout import CLEARING, DDL_OPERATIONS
 from dolake.tables.schema import Seen
 from dolake.tables.types import Columns
 
@@ -149,13 +148,12 @@ class Staging:
                 answers = self._ask(cut, lacking)
             _stop_if_refused(answers)
             lacking = frozenset(name for answer in answers for name in _lacking(answer))
-            # What cannot be written is known when its table has all columns, so a quarantine is asked for again, too.
-            lacking |= {quarantine_of(name) for name in lacking if not name.endswith(QUARANTINE_SUFFIX)}
+            lacking |= frozenset(map(quarantine_of, lacking))  # what a table cannot take shows when it is read again
             for found, answer in zip(done, answers, strict=True):
                 for name, part in answer.items():
                     if isinstance(part, Staged) and name in lacking:
-                        for file in filter(None, (part.changes_file, part.state_file)):
-                            remove_file(file["file-path"])
+                        for entry in (part.changes_file, *(file.entry for file in part.state_files)):
+                            remove_file(entry["file-path"])
                     elif isinstance(part, Staged):
                         found[name] = part
             if not lacking:
@@ -165,8 +163,8 @@ class Staging:
         raise Damaged("the tables do not take the columns that the changes have", hint="look at the table's schema")
 
     def _ask(self, cut: Cut, only: frozenset[str] | None) -> list[Answer]:
-        quarantines = {each.name for each in self._tables.known} & set(map(quarantine_of, cut.tables))
-        names = {*cut.tables, *(only or ()), *quarantines}
+        known = {each.name for each in self._tables.known}
+        names = {*cut.tables, *(known & set(map(quarantine_of, cut.tables)))}
         plans = {name: found.plan for name in names if (found := self._tables.find(name))}
         called = {cut.called[0]: cut.called[1]} if cut.called else {}
         jobs = [
@@ -209,24 +207,21 @@ class Staging:
             old = index.positions_by_path(index.look_up(joined.hashes))
         live = {path: rows - len(old.get(path, ())) for path, rows in source.live_rows().items()}
         live = {path: rows for path, rows in live.items() if path not in source.busy}
-        merged_paths = list(live) if source.rebuild else files_to_merge(live)
+        groups = source.to_merge(live)
+        merged_paths = [path for group in groups for path in group]
         with steps.timed("merge"):
             gone = {path: old.pop(path, _NONE) for path in merged_paths}
-            merged = self._merge(source, {path: each for path, each in gone.items() if live[path]})
+            merged = self._merge(source, [{path: gone[path] for path in group if live[path]} for group in groups])
             replaced = self._rebuild_changes(source)
         with steps.timed("deletes"):
-            deletes = source.deletes.plan(old, self._token, merged_paths)
-        blocks = [
-            Block(file["file-path"], part.hashes, np.arange(len(part)))
-            for file, part in zip(state_files, rows, strict=True)
-            if file
-        ]
+            deletes = source.deletes.plan(old, self._token, merged_paths, source.files)
+        blocks = [_block(file, part) for files, part in zip(state_files, rows, strict=True) for file in files]
         for file, hashes in zip(merged.files, merged.hashes, strict=True):
             blocks.append(Block(file["file-path"], hashes, np.arange(len(hashes.hi))))
         return StagedTable(
             source,
             [*replaced.files, *(part.changes_file for part in found)],
-            [file for file in (*state_files, *merged.files) if file],
+            [*(file.entry for files in state_files for file in files), *merged.files],
             [source.files[path] for path in merged_paths],
             deletes,
             Changes(blocks, fold.gone(joined)),
@@ -235,23 +230,24 @@ class Staging:
             sum(part.rescued_count for part in found),
         )
 
-    def _merge(self, source: SourceTable, files: dict[str, Positions]) -> Rewritten:
-        """The live rows of these data files, without those that this publish replaces, as one file."""
-        if not files:
-            return Rewritten()
-        chosen = {path: union(source.deletes.of(path), gone) for path, gone in files.items()}
-        job = RewriteJob(
+    def _merge(self, source: SourceTable, groups: list[dict[str, Positions]]) -> Rewritten:
+        """The live rows of each group of data files, without those that this publish replaces, as one file."""
+        jobs = [self._merge_job(source, files) for files in groups if files]
+        return self._rewrite(source, jobs)
+
+    def _merge_job(self, source: SourceTable, files: dict[str, Positions]) -> RewriteJob:
+        return RewriteJob(
             schema=source.state.schema,
             location=source.state.location,
-            files=chosen,
-            options=self.options,
+            files={path: union(source.deletes.of(path), gone) for path, gone in files.items()},
+            options=self.options.of(source.rules.layout),
             target_bytes=_NO_TARGET,
             token=self._token,
             has_keys=True,
             has_source_in_key=self._tables.has_source_in_key,
             ids_before=_ids_before(source.rebuild, source.state.schema, is_state=True),
+            **source.place_of(next(iter(files))),
         )
-        return self._rewrite(source, job)
 
     def _rebuild_changes(self, source: SourceTable) -> Rewritten:
         """Where columns get another type: all changes so far, with that type."""
@@ -262,27 +258,30 @@ class Staging:
             schema=source.changes.schema,
             location=source.changes.location,
             files=dict.fromkeys(source.changes_files, _NONE),
-            options=self.options,
+            options=self.options.of(source.rules.layout),
             target_bytes=_NO_TARGET,
             token=self._token,
             has_keys=False,
             ids_before=_ids_before(rebuild, source.changes.schema, is_state=False),
         )
-        return self._rewrite(source, job)
+        return self._rewrite(source, [job])
 
-    def _rewrite(self, source: SourceTable, job: RewriteJob) -> Rewritten:
-        done: Rewritten = next(run_jobs(self._spark, rewrite, [job]))
-        if done.is_inexact and source.rebuild:
-            self._tables.keep_exact(source, source.rebuild.columns)
-            raise Inexact(f"{source.name} has integers that would not survive another type")
+    def _rewrite(self, source: SourceTable, jobs: list[RewriteJob]) -> Rewritten:
+        done = Rewritten()
+        for part in run_jobs(self._spark, rewrite, jobs):
+            if part.is_inexact and source.rebuild:
+                self._tables.keep_exact(source, source.rebuild.columns)
+                raise Inexact(f"{source.name} has integers that would not survive another type")
+            done.files += part.files
+            done.hashes += part.hashes
         return done
 
     def _state_files(
         self, source: SourceTable, slices: list[Staged], rows: list[fold.Outcomes], *, is_whole: bool
-    ) -> list[Json | None]:
-        """Each slice's rows of the state as a file of its own; none for a slice of which no row is left."""
+    ) -> list[tuple[StateFile, ...]]:
+        """Each slice's rows of the state as files of its own; none for a slice of which no row is left."""
         if is_whole:
-            return [slices[0].state_file]
+            return [slices[0].state_files]
         numbers = [number for number, part in enumerate(rows) if len(part)]
         jobs = [
             StateJob(
@@ -290,9 +289,9 @@ class Staging:
             )
             for number in numbers
         ]
-        files: list[Json | None] = [None] * len(rows)
-        for number, file in zip(numbers, run_jobs(self._spark, write_state, jobs), strict=True):
-            files[number] = file
+        files: list[tuple[StateFile, ...]] = [()] * len(rows)
+        for number, found in zip(numbers, run_jobs(self._spark, write_state, jobs), strict=True):
+            files[number] = found
         return files
 
 
@@ -308,6 +307,12 @@ def _stop_if_refused(answers: Iterable[Answer]) -> None:
                     f"a change of {name} cannot be written: {part.reason}",
                     hint=f"with fail_stop of {name} off it goes to the quarantine, and the lake goes on",
                 )
+
+
+def _block(file: StateFile, part: fold.Outcomes) -> Block:
+    """The keys of a data file's rows, in the order in which they stand there."""
+    hashes = part.hashes if file.order is None else Hashes(part.hashes.hi[file.order], part.hashes.lo[file.order])
+    return Block(file.entry["file-path"], hashes, np.arange(len(hashes.hi)))
 
 
 def _ids_before(rebuild: Rebuild | None, schema: str, *, is_state: bool) -> dict[bytes, bytes]:

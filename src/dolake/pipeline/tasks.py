@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dolake.keyindex.datafiles import Block
 from dolake.keyindex.hashes import Hashes
+from dolake.pipeline.arranging import Arrangement, arranged
 from dolake.pipeline.cut import Slice
 from dolake.pipeline.files import WriteOptions, ids_before, new_file, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold
@@ -62,6 +63,8 @@ class TablePlan:
     index_folder: str = ""
     snapshot_id: int | None = None
     """Where the key index of the state is, and of which snapshot."""
+    arrangement: Arrangement = field(default_factory=Arrangement)
+    """Of the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +87,27 @@ class SliceJob:
 
 
 @dataclass(frozen=True, slots=True)
+class StateFile:
+    """A data file of the state, and which of the rows that were to be written it has; None means all, in order."""
+
+    entry: Json
+    order: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """What a slice became for one table; `outcomes` are folded, with rows of the changes file."""
 
     outcomes: Outcomes
     changes_file: Json
-    state_file: Json | None
+    state_files: tuple[StateFile, ...] = ()
     rescued_count: int = 0
     """Changes of which a value did not fit its column."""
+
+    @property
+    def state_file(self) -> Json | None:
+        """Of a table without partitions."""
+        return self.state_files[0].entry if self.state_files else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,31 +140,30 @@ def write_slice(job: SliceJob) -> dict[str, Staged | Wanting | Refused]:
     while waiting:
         table = min(waiting, key=lambda name: (name.endswith(QUARANTINE_SUFFIX), name))
         changes = waiting.pop(table)
-        written = _write_table(job, table, changes)
-        if not isinstance(written, Unwritable):
-            done[table] = written
-        elif job.rules.of(table).is_fail_stop:
-            done[table] = Refused(next(iter(written.problems.values())))
-        else:
-            good, bad = sort_out(changes, written.problems, table)
+        read = _read_table(job, table, changes)
+        if isinstance(read, Unwritable) and job.rules.of(table).is_fail_stop:
+            done[table] = Refused(next(iter(read.problems.values())))
+        elif isinstance(read, Unwritable):
+            good, bad = sort_out(changes, read.problems, table)
             waiting |= {table: good} if good.events else {}
             waiting[quarantine_of(table)] = in_order(waiting.get(quarantine_of(table), Gathered()), bad)
-    return done if job.only is None else {name: part for name, part in done.items() if name in job.only}
+        elif job.only is None or table in job.only:
+            done[table] = read if isinstance(read, Wanting) else _write_table(job, job.plans[table], read)
+    return done
 
 
-def write_state(job: StateJob) -> Json:
+def write_state(job: StateJob) -> tuple[StateFile, ...]:
     """The state's rows, taken from the changes file that an earlier job wrote."""
     shape = shape_of(job.plan.state_schema)
     names = shape.arrow.names
     changes = pq.read_table(path_of(job.changes_file), columns=names, partitioning=None)
-    return _write_state(changes, job.rows, job.plan, job.options, job.token)
+    return _write_state(changes, job.rows, job.plan, job.options.of(job.plan.rules.layout), job.token)
 
 
-def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanting | Unwritable:
+def _read_table(job: SliceJob, table: str, changes: Gathered) -> ReadChanges | Wanting | Unwritable:
     plan = job.plans.get(table)
     if plan is None:
         return Wanting(first_look(changes), declared_by(metadata_by_change(changes.events)))
-    shape = shape_of(plan.changes_schema)
 
     def old_rows(keys: Sequence[Key]) -> tuple[pa.Table, NDArray[np.bool_]]:
         state, before = shape_of(plan.state_schema), {}
@@ -158,21 +173,24 @@ def _write_table(job: SliceJob, table: str, changes: Gathered) -> Staged | Wanti
         hashes = hashes_of_keys([row_id for row_id, _ in keys], sources)
         return read_old_rows(Path(plan.index_folder), plan.snapshot_id, hashes, state, before)
 
-    known = Table(plan.columns, shape, job.has_source_in_key, plan.rules.reading, plan.rebuildable, old_rows)
-    read = read_changes(changes, known)
-    if not isinstance(read, ReadChanges):
-        return read
+    shape, rules = shape_of(plan.changes_schema), plan.rules.reading
+    known = Table(plan.columns, shape, job.has_source_in_key, rules, plan.rebuildable, old_rows)
+    return read_changes(changes, known)
+
+
+def _write_table(job: SliceJob, plan: TablePlan, read: ReadChanges) -> Staged:
     folded = fold(read.outcomes)
-    changes_file = write_rows(read.rows, new_file(plan.changes_location, job.token), shape, job.options)
+    shape, options = shape_of(plan.changes_schema), job.options.of(plan.rules.layout)
+    changes_file = write_rows(read.rows, new_file(plan.changes_location, job.token), shape, options)
     kept = folded.rows[folded.rows != GONE]
-    state_file = _write_state(read.rows, kept, plan, job.options, job.token) if job.is_whole and len(kept) else None
+    state_files = _write_state(read.rows, kept, plan, options, job.token) if job.is_whole and len(kept) else ()
     rescued = read.rows.column(RESCUED)
-    return Staged(folded, changes_file, state_file, len(rescued) - rescued.null_count)
+    return Staged(folded, changes_file, state_files, len(rescued) - rescued.null_count)
 
 
 def _write_state(
     changes: pa.Table, rows: NDArray[np.int64], plan: TablePlan, options: WriteOptions, token: str
-) -> Json:
+) -> tuple[StateFile, ...]:
     shape = shape_of(plan.state_schema)
     chosen = changes.select(shape.arrow.names)
     if len(rows) < changes.num_rows:
@@ -180,7 +198,15 @@ def _write_state(
     if (rescued := chosen.column(RESCUED)).null_count < len(rescued):
         chosen = chosen.set_column(chosen.schema.names.index(RESCUED), RESCUED, without_before(rescued))
     state = pa.table(chosen.columns, schema=shape.arrow)
-    return write_rows(state, new_file(plan.state_location, token), shape, options)
+    location = plan.state_location
+    if plan.arrangement.is_plain:
+        return (StateFile(write_rows(state, new_file(location, token), shape, options)),)
+    return tuple(
+        StateFile(
+            write_rows(piece.rows, new_file(location, token, piece.folder), shape, options) | piece.mark, piece.order
+        )
+        for piece in arranged(state, plan.arrangement)
+    )
 
 
 def hashes_of(state: pa.Table, *, has_source_in_key: bool) -> Hashes:

@@ -33,23 +33,36 @@ Key = tuple[str, str]
 OldRows = Callable[[Sequence[Key]], tuple[pa.Table, NDArray[np.bool_]]]
 """The rows that these keys have in the table, with `_rescued`, in the order of the question; and which have one."""
 _split_row = msgspec.json.Decoder(dict[str, Raw]).decode
-_GONE = -1
+_NO_ROW = "columns were not sent because they did not change, and there is no row before that has them"
 
 
 @dataclass(slots=True)
 class Filling:
-    """From which row each column is taken that a change did not send. Rows behind the images are the table's own."""
+    """From which row each column is taken that a change did not send. Rows from `table_from` on are the table's own."""
 
+    columns: frozenset[str]
+    table_from: int
+    table: pa.Table | None = None
+    """Rows of the table, one for each key that was looked up."""
+    places: dict[Key, int] = field(default_factory=dict)
+    """Where the row of a key is: in a change, in the table, or nowhere any more."""
     sources: dict[str, dict[int, int]] = field(default_factory=dict)
     """By column: the row of a change, and the row that has its value."""
-    asked: dict[Key, int] = field(default_factory=dict)
-    """Keys to look up in the table, each with the number of its row there."""
     problems: dict[int, str] = field(default_factory=dict)
     """Changes whose columns nobody knows, with the reason."""
 
-    def of(self, column: str, row: int) -> int:
-        """Where the value of this row's column is."""
-        return self.sources.get(column, {}).get(row, row)
+    def look_up(self, keys: Sequence[Key], old_rows: OldRows | None) -> None:
+        """Find the rows that the table has of these keys."""
+        if old_rows is not None and keys:
+            self.table, is_found = old_rows(keys)
+            found = zip(keys, is_found.tolist(), strict=True)
+            self.places |= {key: self.table_from + at for at, (key, is_there) in enumerate(found) if is_there}
+
+    def take(self, at: int, name: str, row: int) -> None:
+        """A column of this change is as in that row. One that the table does not have is nothing to take."""
+        column = column_name(name)
+        if column in self.columns:
+            self.sources.setdefault(column, {})[at] = self.sources.get(column, {}).get(row, row)
 
 
 def plan_filling(
@@ -58,56 +71,56 @@ def plan_filling(
     sources: Sequence[str] | None,
     olds: Sequence[int],
     columns: Iterable[str],
+    old_rows: OldRows | None,
 ) -> Filling:
-    """Go through the changes in order. `olds` are those whose `before` was read, behind all others, in this order."""
-    filling = Filling()
-    known, image_of_old = frozenset(columns), {change: len(events) + at for at, change in enumerate(olds)}
-    lasts: dict[Key, int] = {}
+    """Go through the changes in order. `olds` are those whose `before` was read, behind all others, in this order.
+
+    A change that has a problem has not happened: what comes after it builds on the row before.
+    """
+    filling = Filling(frozenset(columns), len(events) + len(olds))
+    image_of_old = {change: len(events) + at for at, change in enumerate(olds)}
+    keys = [
+        _keys_of(event, metadata.get(at), "" if sources is None else sources[at]) for at, event in enumerate(events)
+    ]
+    wanted = {keys[at][0]: None for at, each in metadata.items() if each.unchanged}
+    filling.look_up(list(wanted), old_rows)
     for at, event in enumerate(events):
-        of, source = metadata.get(at), "" if sources is None else sources[at]
+        of, (before, key) = metadata.get(at), keys[at]
         if of is not None and of.ddl is not None:
-            lasts.clear()
+            filling.places.clear()
             continue
-        key = event.row_id, source
-        before = (of.previous_row_id, source) if of is not None and of.previous_row_id else key
         if of is not None and of.unchanged and event.operation == "UPDATE":
-            missing = _not_sent(event, of.unchanged, known)
-            _fill(filling, at, missing, image_of_old.get(at), event, lasts.get(before), before, len(events) + len(olds))
-        if before != key:
-            lasts[before] = _GONE
-        lasts[key] = _GONE if event.operation == "DELETE" else at
+            _fill(filling, at, event, of.unchanged, image_of_old.get(at), filling.places.get(before))
+            if at in filling.problems:
+                continue
+        filling.places.pop(before, None)
+        if event.operation == "DELETE":
+            filling.places.pop(key, None)
+        else:
+            filling.places[key] = at
     return filling
 
 
-def _not_sent(event: RawEvent, unchanged: Iterable[str], known: frozenset[str]) -> list[str]:
-    """The columns that are left out of the row, by the names of the source."""
-    sent = _names_in(event.after)
-    return [name for name in unchanged if name not in sent and column_name(name) in known]
+def _keys_of(event: RawEvent, metadata: EventMetadata | None, source: str) -> tuple[Key, Key]:
+    """The key that the row had before, and the one that it has now."""
+    key = event.row_id, source
+    previous = metadata.previous_row_id if metadata is not None and event.operation == "UPDATE" else None
+    return (previous, source) if previous else key, key
 
 
 def _fill(
-    filling: Filling,
-    at: int,
-    missing: list[str],
-    old_image: int | None,
-    event: RawEvent,
-    last: int | None,
-    key: Key,
-    table_from: int,
+    filling: Filling, at: int, event: RawEvent, unchanged: Iterable[str], old_image: int | None, last: int | None
 ) -> None:
+    """From the row before as the event has it, or from where the row is."""
+    sent = _names_in(event.after)
     told = _names_in(event.before) if old_image is not None else frozenset()
-    for name in missing:
-        column = column_name(name)
+    for name in (each for each in unchanged if each not in sent):
         if old_image is not None and name in told:
-            found = old_image
-        elif last == _GONE:
-            filling.problems[at] = f"column {name} was not sent, and the row before is deleted"
-            return
+            filling.take(at, name, old_image)
         elif last is not None:
-            found = filling.of(column, last)
+            filling.take(at, name, last)
         else:
-            found = table_from + filling.asked.setdefault(key, len(filling.asked))
-        filling.sources.setdefault(column, {})[at] = found
+            filling.problems[at] = _NO_ROW
 
 
 def _names_in(image: Raw | msgspec.UnsetType) -> frozenset[str]:
@@ -119,46 +132,29 @@ def _names_in(image: Raw | msgspec.UnsetType) -> frozenset[str]:
         return frozenset()
 
 
-def filled(
-    filling: Filling, columns: pa.RecordBatch, rescued: pa.Array, old_rows: OldRows | None
-) -> tuple[pa.RecordBatch, pa.Array]:
-    """The columns and what is rescued beside them, with each value where it belongs; problems are noted."""
-    table, is_found = _ask(filling, old_rows)
-    first_old = columns.num_rows
-    missing = {first_old + at for at in np.flatnonzero(~is_found).tolist()}
-    for column, rows in filling.sources.items():
-        for at, row in rows.items():
-            if row in missing:
-                filling.problems.setdefault(at, f"column {column} was not sent, and the table has no such row")
-    arrays = [_taken(filling, each, columns, table) for each in columns.schema]
-    texts = _rescued(filling, rescued, table)
-    return pa.RecordBatch.from_arrays(arrays, schema=columns.schema), texts
+def filled(filling: Filling, columns: pa.RecordBatch, rescued: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
+    """The columns and what is rescued beside them, with each value where it belongs."""
+    arrays = [_taken(filling, each, columns) for each in columns.schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.schema), _rescued(filling, rescued)
 
 
-def _ask(filling: Filling, old_rows: OldRows | None) -> tuple[pa.Table | None, NDArray[np.bool_]]:
-    keys = list(filling.asked)
-    if not keys or old_rows is None:
-        return None, np.zeros(len(keys), np.bool_)
-    return old_rows(keys)
-
-
-def _taken(filling: Filling, column: pa.Field, columns: pa.RecordBatch, table: pa.Table | None) -> pa.Array:
-    array = columns.column(column.name)
+def _taken(filling: Filling, column: pa.Field, columns: pa.RecordBatch) -> pa.Array:
+    array, table = columns.column(column.name), filling.table
     if column.name not in filling.sources:
         return array
     index = np.arange(len(array))
     rows = filling.sources[column.name]
     index[list(rows)] = list(rows.values())
-    more = pa.nulls(len(filling.asked), column.type)
+    more = pa.nulls(0 if table is None else table.num_rows, column.type)
     if table is not None and column.name in table.schema.names:
         more = table.column(column.name).combine_chunks().cast(column.type)
         more = more.chunk(0) if isinstance(more, pa.ChunkedArray) else more
     return pa.concat_arrays([array, more]).take(pa.array(index))
 
 
-def _rescued(filling: Filling, rescued: pa.Array, table: pa.Table | None) -> pa.Array:
+def _rescued(filling: Filling, rescued: pa.Array) -> pa.Array:
     """What did not fit its column when it was sent did not fit it then either: it comes along."""
-    old = [None] * len(filling.asked) if table is None else table.column(RESCUED).to_pylist()
+    old = [] if filling.table is None else filling.table.column(RESCUED).to_pylist()
     if rescued.null_count == len(rescued) and not any(old):
         return rescued
     texts = [*rescued.to_pylist(), *old]

@@ -103,6 +103,7 @@ class Overlays:
         own = snapshot | {"snapshot-id": _ID, "manifest-list": manifest_list, "summary": {"operation": "append"}}
         own.pop("parent-snapshot-id", None)
         shown = metadata | {
+            "partition-specs": [*metadata["partition-specs"], {"spec-id": _spec_id(metadata), "fields": []}],
             "snapshots": [own],
             "current-snapshot-id": _ID,
             "last-sequence-number": max(int(metadata["last-sequence-number"]), int(own["sequence-number"])),
@@ -118,7 +119,7 @@ class Overlays:
         return overlay
 
     def _write_manifest(self, path: Path, metadata: Json, deletes: Path, rows: int) -> ManifestFile:
-        """One position delete file for all data files, of whichever partition."""
+        """One position delete file for all data files, of whichever partition: so it is of a spec without any."""
         schema = self._schema_of(metadata)
         file = DataFile.from_args(
             content=DataFileContent.POSITION_DELETES,
@@ -131,9 +132,15 @@ class Overlays:
         )
         entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=_ID, data_file=file)
         output = self._io.new_output(str(path))
-        with _DeletesWriter(PartitionSpec(), schema, output, _ID, "null") as writer:
+        spec = PartitionSpec(spec_id=_spec_id(metadata))
+        with _DeletesWriter(spec, schema, output, _ID, "null") as writer:
             writer.add(entry)
         return writer.to_manifest_file()
+
+
+def _spec_id(metadata: Json) -> int:
+    """Of a spec that the table does not have."""
+    return 1 + max((int(spec["spec-id"]) for spec in metadata["partition-specs"]), default=-1)
 
 
 class _DeletesWriter(ManifestWriterV2):

@@ -22,7 +22,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import PrimitiveType
 
 from dolake.query.lake import LakeTable
+from dolake.query.pruning import partition_check
 from dolake.tables.schema import timestamp_us
+from dolake.tables.transforms import PartitionNames
 
 Json = dict[str, Any]
 Operator = Literal["=", "<", "<=", ">", ">=", "in", "is_null", "not_null"]
@@ -83,20 +85,25 @@ def planned(
 ) -> list[PlannedFile]:
     """All data files of a snapshot, with the reason for those that need not be opened."""
     schema = Schema.model_validate(table.schema)
-    checks = [check for each in conditions if (check := _check_of(schema, each))]
+    checks = [check for each in conditions if (check := _check_of(table.metadata, schema, each))]
+    names = PartitionNames(table.metadata)
     return [
         PlannedFile(
             file.file_path,
             file.file_size_in_bytes,
             file.record_count,
-            str(file.partition) if len(file.partition) else "",
+            names.of(file.spec_id, _values_of(file)) if len(file.partition) else "",
             next((reason for check in checks if (reason := check(file))), None),
         )
         for file in manifests.files(snapshot)
     ]
 
 
-def _check_of(schema: Schema, condition: Condition) -> Callable[[DataFile], str | None] | None:
+def _values_of(file: DataFile) -> list[Any]:
+    return [file.partition[place] for place in range(len(file.partition))]
+
+
+def _check_of(metadata: Json, schema: Schema, condition: Condition) -> Callable[[DataFile], str | None] | None:
     """Says why a file cannot have a row that meets the condition; None where bounds cannot tell."""
     try:
         field = schema.find_field(condition.column, case_sensitive=False)
@@ -108,8 +115,11 @@ def _check_of(schema: Schema, condition: Condition) -> Callable[[DataFile], str 
     if len(values) != len(condition.values):
         return None
     type_, id_, name = field.field_type, field.field_id, field.name
+    by_partition = partition_check(metadata, field, condition.operator, values)
 
     def check(file: DataFile) -> str | None:
+        if len(file.partition) and (reason := by_partition(file)):
+            return reason
         rows, nulls = file.record_count, (file.null_value_counts or {}).get(id_)
         if condition.operator == "is_null":
             return f"{name}: no row is null" if nulls == 0 else None

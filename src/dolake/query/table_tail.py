@@ -119,9 +119,13 @@ class TableTail:
         kept = [chunk for chunk in self._chunks if chunk.positions[-1] >= position]
         if len(kept) < len(self._chunks):
             self._chunks, self._folding = kept, None
-        if self._pending.positions and self._pending.positions[-1] < position:
-            self._pending = Gathered()
+        self._pending = self._pending.since(position)
         return bool(self._chunks or self._pending.events) or self.is_asked_often
+
+    @property
+    def change_count(self) -> int:
+        """How many changes are in memory."""
+        return self._count() + len(self._pending.events)
 
     @property
     def is_asked_often(self) -> bool:
@@ -129,8 +133,8 @@ class TableTail:
 
     def prepare(self) -> None:
         """Read what is pending before somebody asks."""
-        can_wait = len(self._pending.events) < _PREPARED_MIN or has_unchanged(self._pending.events)
-        if not can_wait and self.is_asked_often:
+        is_worth_it = len(self._pending.events) >= _PREPARED_MIN and self.is_asked_often
+        if is_worth_it and not has_unchanged(self._pending.events):  # these need rows that only a question can find
             with contextlib.suppress(Unavailable):
                 self._read(self._base)
 

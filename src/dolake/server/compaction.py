@@ -14,7 +14,16 @@ from dolake.errors import Conflict, InvalidInput
 from dolake.server.lake import Lake
 from dolake.server.operations import LAKE, json_response
 from dolake.server.spark_process import SparkProcess
-from dolake.server.upkeep import JobBoard, candidate_json, checked_kinds, checked_tables, due, job_json, totals_json
+from dolake.server.upkeep import (
+    JobBoard,
+    candidate_json,
+    checked_kinds,
+    checked_partitions,
+    checked_tables,
+    due,
+    job_json,
+    totals_json,
+)
 
 _RUN_KEYS = frozenset(("namespace", "table", "partitions", "kinds"))
 
@@ -33,12 +42,10 @@ async def run_job(request: web.Request) -> web.Response:
     lake, body = request.app[LAKE], await _body(request)
     if unknown := sorted(body.keys() - _RUN_KEYS):
         raise InvalidInput(f"unknown key {unknown[0]!r}", hint=f"there are {', '.join(sorted(_RUN_KEYS))}")
-    partitions = body.get("partitions")
-    if partitions:
-        raise InvalidInput("tables have no partitions in this release", hint="leave `partitions` out, or empty")
+    partitions = checked_partitions(body.get("partitions"))
     kinds = checked_kinds(body["kinds"]) if "kinds" in body else ("files", "deletes")
     tables = await lake.catalog.run(checked_tables, lake.catalog, body.get("namespace"), body.get("table"))
-    return json_response(job_json(_pipeline(lake).ask_upkeep(tables, kinds)), status=202)
+    return json_response(job_json(_pipeline(lake).ask_upkeep(tables, kinds, partitions)), status=202)
 
 
 async def run_auto(request: web.Request) -> web.Response:

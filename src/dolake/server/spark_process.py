@@ -293,9 +293,9 @@ class SparkProcess:
         while self._is_ready and self.jobs.orders:
             await self._say(child, to_line(self.jobs.orders.popleft()))
 
-    def ask_upkeep(self, tables: list[str], kinds: Iterable[JobKind] = ()) -> JobReport:
-        """For the routes: a job for these tables, soon."""
-        report = self.jobs.ask(self._settings.current, tables, kinds)
+    def ask_upkeep(self, tables: list[str], kinds: Iterable[JobKind] = (), partitions: Iterable[str] = ()) -> JobReport:
+        """For the routes: a job for these tables, or these partitions of them, soon."""
+        report = self.jobs.ask(self._settings.current, tables, kinds, partitions)
         self._wake.set()
         return report
 

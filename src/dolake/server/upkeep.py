@@ -20,6 +20,7 @@ from dolake.errors import InvalidInput, NotFound
 from dolake.pipeline.link import Cancel, JobKind, JobReport, Maintain, Sections
 from dolake.settings import Settings
 from dolake.settings.names import camel
+from dolake.settings.tables import lake_rules
 from dolake.tables.layout import CHANGES_SUFFIX, table_names
 from dolake.tables.maintenance import Candidate, candidates
 from dolake.tables.names import NAMESPACE_DEFAULT, plain_table_name, split_table_name
@@ -45,13 +46,16 @@ class JobBoard:
         self.waited_max_ms = 0
         self.looked_ms = clock_ms()
 
-    def ask(self, settings: Settings, tables: Sequence[str], kinds: Iterable[JobKind] = ()) -> JobReport:
+    def ask(
+        self, settings: Settings, tables: Sequence[str], kinds: Iterable[JobKind] = (), partitions: Iterable[str] = ()
+    ) -> JobReport:
         """Queue a job; it begins when the pipeline is free for it."""
         job_id = f"job-{self._clock_ms()}-{next(self._numbers)}"
         shown = tables[0] if len(tables) == 1 else f"{len(tables)} tables"
         report = JobReport(job_id, "maintain", shown, "queued", "asked for", started_ms=self._clock_ms())
         self._jobs[job_id] = report
-        self.orders.append(Maintain(job_id, Sections.of(settings), tuple(tables), tuple(kinds)))
+        order = Maintain(job_id, Sections.of(settings), tuple(tables), tuple(kinds), tuple(partitions))
+        self.orders.append(order)
         return report
 
     def cancel(self, job_id: str) -> JobReport:
@@ -131,6 +135,14 @@ def checked_kinds(kinds: object) -> tuple[JobKind, ...]:
     return cast("tuple[JobKind, ...]", tuple(kinds))
 
 
+def checked_partitions(partitions: object) -> tuple[str, ...]:
+    if partitions is None:
+        return ()
+    if not isinstance(partitions, list) or not all(isinstance(each, str) and "=" in each for each in partitions):
+        raise InvalidInput("partitions must be a list of names", hint='such as ["dt=2024-01-15"]')
+    return tuple(partitions)
+
+
 def checked_tables(catalog: Catalog, namespace: object, table: object) -> list[str]:
     """The source tables that a request means: one, those of a namespace, or all."""
     known = source_tables(catalog)
@@ -153,8 +165,9 @@ def checked_tables(catalog: Catalog, namespace: object, table: object) -> list[s
 def due(catalog: Catalog, settings: Settings, sources: Iterable[str], now_ms: int) -> list[Candidate]:
     """What is due now in both tables of these sources, the most useful first."""
     found: list[Candidate] = []
-    rules = Sections.of(settings).rules
+    usual, lake = Sections.of(settings).rules, lake_rules(settings.lake)
     for source in sources:
+        rules = usual.with_target(lake.of(source).layout.target_file_size_bytes)
         for full_name in table_names(source):
             try:
                 document = catalog.tables.load(Name(full_name[:-1], full_name[-1]))

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from dolake.tables.names import problem_with_table_name
+from dolake.tables.ordering import problem_with_sort_word
+from dolake.tables.partitions import problem_with_partition_word
 from dolake.tables.rules import problem_with_mask
 from dolake.tables.types import parse_type
 
@@ -129,6 +131,19 @@ def problem_with_tables(tables: Mapping[str, TableSettings]) -> str:
         for column, mask in table.mask.items():
             if problem := problem_with_mask(mask):
                 return f"{name}: the mask {mask!r} of column {column!r} {problem}"
+        if problem := _problem_with_layout(table):
+            return f"{name}: {problem}"
+    return ""
+
+
+def _problem_with_layout(table: TableSettings) -> str:
+    for key, words, problem_with in (
+        ("partition_by", table.partition_by, problem_with_partition_word),
+        ("sort_by", table.sort_by, problem_with_sort_word),
+    ):
+        for word in words if isinstance(words, tuple) else (words,) if words else ():
+            if problem := problem_with(word):
+                return f"{key} {word!r} {problem}"
     return ""
 
 

@@ -44,6 +44,25 @@ def files_to_merge(live_rows: Mapping[str, int], *, files_min: int = MERGE_FILES
     return [*empty, *merged]
 
 
+def groups_to_merge(live_rows: Mapping[str, int], partitions: Mapping[str, str]) -> list[list[str]]:
+    """The same for a table with partitions: files of one partition become one, in a few partitions at a time."""
+    by_partition: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for path, rows in live_rows.items():
+        by_partition[partitions[path]][path] = rows
+    found = [group for files in by_partition.values() if (group := files_to_merge(files))]
+    chosen: list[list[str]] = []
+    total = 0
+    for group in sorted(found, key=len, reverse=True):
+        rows = sum(live_rows[path] for path in group)
+        if rows and total + rows > MERGE_ROWS_MAX:
+            group = [path for path in group if not live_rows[path]]
+        elif rows:
+            total += rows
+        if group:
+            chosen.append(group)
+    return chosen
+
+
 def _smallest(sizes: Mapping[str, int]) -> list[str]:
     """The smallest of these and each that is at most four times as large as all smaller ones together.
 
@@ -90,6 +109,10 @@ class Rules:
         """While there is no time: eight times as many small files, and three times as many deleted rows, may wait."""
         share = min(1.0, 3 * self.deleted_share_max)
         return replace(self, small_files_max=8 * self.small_files_max, deleted_share_max=share)
+
+    def with_target(self, size_bytes: int | None) -> Rules:
+        """For a table that has a file size of its own."""
+        return replace(self, target_file_size_bytes=size_bytes) if size_bytes else self
 
 
 @dataclass(frozen=True, slots=True)

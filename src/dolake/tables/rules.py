@@ -19,6 +19,7 @@ from msgspec import Raw
 
 from dolake.tables.layout import QUARANTINE_SUFFIX
 from dolake.tables.names import plain_table_name
+from dolake.tables.partitions import BY_DATE
 from dolake.tables.schema import LEAVES_MAX, Inference
 from dolake.tables.types import Columns, Field
 
@@ -54,6 +55,11 @@ class LayoutRules(msgspec.Struct, frozen=True):
     target_file_size_bytes: int | None = None
     row_group_size: int | None = None
     compression: str | None = None
+
+    @property
+    def is_by_date(self) -> bool:
+        """The layout of the whole lake: for tables that have no partitions of their own."""
+        return self.partition_by == (BY_DATE,)
 
 
 class TableRules(msgspec.Struct, frozen=True):
