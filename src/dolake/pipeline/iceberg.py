@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from dolake.catalog.base import PIPELINE_HEADER
 from dolake.errors import Conflict, DoLakeError, OutcomeUnknown, Unavailable
 from dolake.tables.layout import MANAGED, OURS
+from dolake.tables.types import source_name
 
 Json = dict[str, Any]
 _WARM_ROUNDS = 10
@@ -244,12 +245,12 @@ class Iceberg:
             raise _translated(error) from error
 
     def take_over(self, table: IcebergTable, schema: Json, properties: Mapping[str, str]) -> IcebergTable:
-        """A table that somebody else has made becomes ours: with our columns, and all of them may be null."""
+        """A table that somebody else has made becomes ours: with our columns, and all of its own may be null."""
         try:
             wanted = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
             update = table.java.updateSchema().unionByNameWith(wanted)
             for column in table.java.schema().columns():
-                if column.isRequired():
+                if column.isRequired() and source_name(column.name()) is not None:
                     update.makeColumnOptional(column.name())
             update.commit()
             _set_properties(table.java.updateProperties(), properties)
