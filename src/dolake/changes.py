@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Operation = Literal["INSERT", "UPDATE", "DELETE"]
+OWN_SOURCES = "dolake."
+"""What the names of DoLake's own streams begin with; no source may have such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,11 @@ class StreamId:
 
     source: str
     shard: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the server itself writes it: then its values come from tables."""
+        return self.source.startswith(OWN_SOURCES)
 
     def __str__(self) -> str:
         return f"{self.source}/{self.shard}" if self.shard else self.source

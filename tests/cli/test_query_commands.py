@@ -1,4 +1,4 @@
-"""The commands that ask: query, tables, snapshots, schema, diff and rollback, against a server on a real socket."""
+"""The commands that ask, and those that change tables: against a server on a real socket."""
 
 from __future__ import annotations
 
@@ -416,3 +416,54 @@ def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
 def test_many_digits_are_a_snapshot_and_eight_a_day() -> None:
     assert place_of("7345987345987345987") == {"snapshot_id": "7345987345987345987"}
     assert place_of("20250114") == datetime(2025, 1, 14, tzinfo=UTC)
+
+
+# --- quarantine ------------------------------------------------------------------------------------------------------
+
+ENTRY = {
+    "table": "default.orders",
+    "position": 4711,
+    "reason": "column text was not sent",
+    "operation": "UPDATE",
+    "key": "7",
+    "sequence": 12,
+    "source": "shop",
+    "event": '{"operation":"UPDATE","rowId":"7"}',
+}
+QUARANTINE = "/v1/quarantine/default/orders"
+
+
+def test_tables_with_a_quarantine_and_their_entries_are_listed(lake: AnsweringLake) -> None:
+    lake.answers["GET /v1/quarantine"] = plain_answer(
+        {"tables": [{"namespace": "default", "name": "orders", "entries": 1200}]}
+    )
+    lake.answers[f"GET {QUARANTINE}"] = plain_answer({"entries": [ENTRY], "nextAfter": None})
+    assert cells(dolake(lake, "quarantine", "list").stdout) == [["table", "entries"], ["default.orders", "1,200"]]
+    (_, line) = cells(dolake(lake, "quarantine", "list", "orders").stdout)
+    assert line[:4] == ["4711", "UPDATE", "7", "shop"]
+    assert json.loads(dolake(lake, "quarantine", "list", "orders", "--json").stdout)[0]["key"] == "7"
+    shown = dolake(lake, "quarantine", "show", "orders", 4711)
+    assert '"rowId": "7"' in shown.stdout
+    assert "column text was not sent" in shown.stdout
+    missing = dolake(lake, "quarantine", "show", "orders", 4712)
+    assert missing.exit_code == 1
+
+
+def test_entries_are_sent_again_or_let_go_as_they_are_named(lake: AnsweringLake) -> None:
+    done = {"table": "default.orders", "position": 5003, "refused": []}
+    refused = [{"position": 1, "reason": "is not in the quarantine"}]
+    lake.answers[f"POST {QUARANTINE}/replay"] = plain_answer(done | {"replayed": 1, "refused": refused})
+    lake.answers[f"POST {QUARANTINE}/drop"] = plain_answer(done | {"dropped": 3})
+    answer = dolake(lake, "quarantine", "replay", "orders", 1, 4711)
+    assert answer.exit_code == 1
+    assert "default.orders: 1 sent again; position 5,003" in answer.stdout
+    assert "1: is not in the quarantine" in answer.stdout
+    assert dolake(lake, "quarantine", "drop", "orders", 4711, 4712).exit_code == 0
+    assert dolake(lake, "quarantine", "drop", "orders", "--all", "--yes").exit_code == 0
+    assert [each.body for each in lake.asked] == [{"positions": [1, 4711]}, {"positions": [4711, 4712]}, {}]
+
+
+@pytest.mark.parametrize("arguments", [(), (1, "--all")])
+def test_a_drop_is_told_which_entries_to_let_go(lake: AnsweringLake, arguments: tuple[object, ...]) -> None:
+    assert dolake(lake, "quarantine", "drop", "orders", *arguments).exit_code == 1
+    assert not lake.asked

@@ -10,11 +10,11 @@ import pytest
 
 from dolake.catalog import rest
 from dolake.query import rest as query_rest
-from dolake.server import compaction, operations, tables
+from dolake.server import compaction, operations, quarantine_rest, tables
 from dolake.server.openapi import openapi_document
 from tests.support.server import ServerProcess
 
-OURS = [*operations.ROUTES, *compaction.ROUTES, *tables.ROUTES, *query_rest.ROUTES]
+OURS = [*operations.ROUTES, *compaction.ROUTES, *tables.ROUTES, *quarantine_rest.ROUTES, *query_rest.ROUTES]
 METHODS = {"get", "head", "post", "patch", "put", "delete"}
 TYPES = {"string", "boolean", "integer", "object", "array"}
 

@@ -21,16 +21,9 @@ from dolake.journal.embedded import EmbeddedJournal, open_journal
 from dolake.journal.reader import JournalReader
 from dolake.receiver.endpoint import Receiver
 from dolake.receiver.progress import Progress
+from dolake.server.appending import BATCH_BYTES_MAX, BATCH_CHANGES_MAX
 from dolake.server.lake import Lake
-from dolake.server.rollback import (
-    BATCH_BYTES_MAX,
-    BATCH_CHANGES_MAX,
-    Difference,
-    Differences,
-    Rollbacks,
-    Target,
-    image_of,
-)
+from dolake.server.rollback import Difference, Differences, Rollbacks, Target, image_of
 from dolake.server.tables import rollbacks_of
 from dolake.settings import SettingsStore
 from dolake.tables.layout import KEY

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import dolake
-from dolake.cli import bench, compact, demo, diff, journal, query, serve, shell, tables, verify
+from dolake.cli import bench, compact, demo, diff, journal, quarantine, query, serve, shell, tables, verify
 from dolake.errors import DoLakeError
 
 
@@ -54,6 +54,7 @@ app.command("compact")(compact.compact)
 app.command("expire")(compact.expire)
 app.command("maintain")(compact.maintain)
 app.command("verify")(verify.verify)
+app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(journal.app, name="journal")
 app.add_typer(bench.app, name="bench")
 

@@ -27,7 +27,7 @@ def tables(
 ) -> None:
     """List the tables of the lake."""
     found = lake_at(home, url).list_tables(changes=changes)
-    _show(found, tables_paper(found), "there are no tables yet", as_json=as_json)
+    show(found, tables_paper(found), "there are no tables yet", as_json=as_json)
 
 
 def snapshots(
@@ -39,7 +39,7 @@ def snapshots(
 ) -> None:
     """List snapshots, the newest first."""
     found = lake_at(home, url).list_snapshots(table, limit=limit)
-    _show(found, snapshots_paper(found), "there are no snapshots yet", as_json=as_json)
+    show(found, snapshots_paper(found), "there are no snapshots yet", as_json=as_json)
 
 
 def schema(
@@ -50,7 +50,7 @@ def schema(
 ) -> None:
     """Show the columns of a table, and since when it has them."""
     found = lake_at(home, url).get_schema(table)
-    _show(found, schema_paper(found), "", as_json=as_json)
+    show(found, schema_paper(found), "", as_json=as_json)
 
 
 def rollback(
@@ -131,7 +131,8 @@ def _kind(kind: Any) -> str:
             return str(kind)
 
 
-def _show(found: Any, paper: Paper, nothing: str, *, as_json: bool) -> None:
+def show(found: Any, paper: Paper, nothing: str, *, as_json: bool) -> None:
+    """As a table, or as JSON."""
     if as_json:
         sys.stdout.write(showing.pretty(found))
     else:

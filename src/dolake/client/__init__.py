@@ -6,7 +6,19 @@ print(result.rows[0].count)
 """
 
 from dolake.client.aio import LakeClient, connect
-from dolake.client.answers import Diff, Plan, Rollback, RunningQuery, Snapshot, Table, TableSchema
+from dolake.client.answers import (
+    Diff,
+    Drop,
+    Plan,
+    Quarantine,
+    QuarantineEntry,
+    Replay,
+    Rollback,
+    RunningQuery,
+    Snapshot,
+    Table,
+    TableSchema,
+)
 from dolake.client.outgoing import ChangeLike
 from dolake.client.results import Column, Freshness, QueryResult
 from dolake.client.rows import Row
@@ -18,11 +30,15 @@ __all__ = [
     "ChangeLike",
     "Column",
     "Diff",
+    "Drop",
     "Freshness",
     "LakeClient",
     "Plan",
+    "Quarantine",
+    "QuarantineEntry",
     "QueryResult",
     "Receipt",
+    "Replay",
     "Rollback",
     "Row",
     "RunningQuery",

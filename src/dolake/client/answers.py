@@ -96,6 +96,57 @@ class Rollback(_Said, frozen=True, rename="camel", kw_only=True):
     changes: Counts = Counts()
 
 
+class Quarantine(_Said, frozen=True, rename="camel", kw_only=True):
+    """A table that has changes which could not be written, and how many."""
+
+    namespace: str
+    name: str
+    entries: int
+
+    @property
+    def full_name(self) -> str:
+        """With its namespace: `default.orders`."""
+        return f"{self.namespace}.{self.name}"
+
+
+class QuarantineEntry(_Said, frozen=True, rename="camel", kw_only=True):
+    """A change that could not be written, and why; `event` is its JSON text. Its position names it."""
+
+    table: str
+    position: Position
+    reason: str
+    operation: str
+    key: str
+    sequence: int
+    source: str
+    event: str
+
+
+class RefusedEntry(_Said, frozen=True, rename="camel", kw_only=True):
+    """An entry that stays where it is, or is not there, and why."""
+
+    position: Position
+    reason: str
+
+
+class Replay(_Said, frozen=True, rename="camel", kw_only=True):
+    """Entries were sent again; `position` is behind their changes."""
+
+    table: str
+    position: Position
+    replayed: int
+    refused: list[RefusedEntry] = []
+
+
+class Drop(_Said, frozen=True, rename="camel", kw_only=True):
+    """Entries are gone; `position` is behind the changes that made it so."""
+
+    table: str
+    position: Position
+    dropped: int
+    refused: list[RefusedEntry] = []
+
+
 class ChangedRow(_Said, frozen=True, rename="camel", kw_only=True):
     """One row before and after, and the columns that differ."""
 
@@ -164,6 +215,15 @@ class TablePage(_Said, frozen=True, rename="camel", kw_only=True):
 
 class SnapshotList(_Said, frozen=True, rename="camel", kw_only=True):
     snapshots: list[Snapshot]
+
+
+class QuarantineList(_Said, frozen=True, rename="camel", kw_only=True):
+    tables: list[Quarantine]
+
+
+class QuarantinePage(_Said, frozen=True, rename="camel", kw_only=True):
+    entries: list[QuarantineEntry]
+    next_after: Position | None = None
 
 
 class QueryList(_Said, frozen=True, rename="camel", kw_only=True):

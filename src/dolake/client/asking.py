@@ -166,12 +166,12 @@ def milliseconds(timeout: float) -> int:
     return max(1, round(timeout * 1000))
 
 
-def table_path(table: str) -> str:
-    """`shop.orders` as it stands in paths below /v1/tables."""
+def table_path(table: str, below: str = "/v1/tables") -> str:
+    """`shop.orders` as it stands in paths."""
     namespace, _, name = table.rpartition(".")
     if not name:
         raise InvalidInput(f"{table!r} is not the name of a table", hint="write it like orders or shop.orders")
-    return f"/v1/tables/{quote(namespace or DEFAULT_NAMESPACE, safe='')}/{quote(name, safe='')}"
+    return f"{below}/{quote(namespace or DEFAULT_NAMESPACE, safe='')}/{quote(name, safe='')}"
 
 
 def least_position(*positions: Position | None) -> Position | None:

@@ -12,9 +12,9 @@ import importlib.util
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -22,8 +22,14 @@ import msgspec
 from dolake import errors
 from dolake.client.answers import (
     Diff,
+    Drop,
     Plan,
+    Quarantine,
+    QuarantineEntry,
+    QuarantineList,
+    QuarantinePage,
     QueryList,
+    Replay,
     Rollback,
     RunningQuery,
     Snapshot,
@@ -52,10 +58,13 @@ QUERY_ID = "X-DoLake-Query-Id"
 TIMEOUT_S = 60.0
 """How long acknowledgements are waited for, where the caller says nothing; the server has the same for its part."""
 SILENCE_MAX_S = 660.0
+_QUARANTINE = "/v1/quarantine"
 _PAGE = 1_000
 _SNAPSHOTS_MAX = 10_000
 GRACE_S = 30.0
 """How much longer than its own timeout we wait for the server: it says itself when time is over."""
+
+Emptied = TypeVar("Emptied", Replay, Drop)
 
 
 class Reading(ABC):
@@ -314,6 +323,68 @@ class Reading(ABC):
                 f"{' and '.join(sorted(tables))} have a snapshot {snapshot_id}", hint="say which: table=..."
             )
         return tables.pop()
+
+    # --- changes that could not be written ----------------------------------------------------------------------------
+
+    async def list_quarantines(self) -> list[Quarantine]:
+        """The tables that have changes which could not be written, and how many.
+
+        for each in await lake.list_quarantines():
+            print(each.full_name, each.entries)
+        """
+        self._check_usable()
+        return (await self._http.ask("GET", _QUARANTINE, QuarantineList, silence_max_s=SILENCE_MAX_S)).tables
+
+    async def list_quarantine(
+        self, table: str | None = None, *, after: Position | None = None, limit: int | None = None
+    ) -> list[QuarantineEntry]:
+        """The changes of a table, or of all tables, which could not be written, in their order.
+
+        for entry in await lake.list_quarantine("orders"):
+            print(entry.position, entry.reason, entry.event)
+
+        after: those of later positions only.  limit: so many of each table at most; all of them otherwise.
+        """
+        self._check_usable()
+        if table is None:
+            tables = [each.full_name for each in await self.list_quarantines()]
+            return [entry for each in tables for entry in await self.list_quarantine(each, after=after, limit=limit)]
+        found: list[QuarantineEntry] = []
+        while limit is None or len(found) < limit:
+            size = _PAGE if limit is None else min(limit - len(found), _PAGE)
+            options = {"limit": str(size)} | ({} if after is None else {"after": str(after)})
+            path = f"{table_path(table, _QUARANTINE)}?{urlencode(options)}"
+            page = await self._http.ask("GET", path, QuarantinePage, silence_max_s=SILENCE_MAX_S)
+            found += page.entries
+            if page.next_after is None:
+                break
+            after = page.next_after
+        return found
+
+    async def replay_quarantine(self, table: str, positions: Iterable[Position] | None = None) -> Replay:
+        """Send changes which could not be written again, in their order: these, or all. Returns when that is durable.
+
+        replay = await lake.replay_quarantine("orders")
+        print(replay.replayed, replay.refused)
+        """
+        path = f"{table_path(table, _QUARANTINE)}/replay"
+        return await self._empty_quarantine(path, Replay, positions)
+
+    async def drop_quarantine(self, table: str, positions: Iterable[Position] | None) -> Drop:
+        """Let changes which could not be written go for good: these, or all where `positions` is None.
+
+        drop = await lake.drop_quarantine("orders", [4711])
+        print(drop.dropped, drop.refused)
+        """
+        path = f"{table_path(table, _QUARANTINE)}/drop"
+        return await self._empty_quarantine(path, Drop, positions)
+
+    async def _empty_quarantine(self, path: str, kind: type[Emptied], positions: Iterable[Position] | None) -> Emptied:
+        self._check_usable()
+        body = {} if positions is None else {"positions": list(positions)}
+        found = await self._http.ask("POST", path, kind, body, is_reading=False, silence_max_s=SILENCE_MAX_S)
+        self._position_changed = max(self._position_changed, found.position)
+        return found
 
     # --- the server -------------------------------------------------------------------------------------------------
 

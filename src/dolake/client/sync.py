@@ -83,6 +83,10 @@ class Reading:
     get_schema = _waiting(aio.LakeClient.get_schema)
     diff = _waiting(aio.LakeClient.diff)
     rollback_to = _waiting(aio.LakeClient.rollback_to)
+    list_quarantines = _waiting(aio.LakeClient.list_quarantines)
+    list_quarantine = _waiting(aio.LakeClient.list_quarantine)
+    replay_quarantine = _waiting(aio.LakeClient.replay_quarantine)
+    drop_quarantine = _waiting(aio.LakeClient.drop_quarantine)
     status = _waiting(aio.LakeClient.status)
     health = _waiting(aio.LakeClient.health)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container
 from dataclasses import dataclass, field
+from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dolake.changes import StreamId
 from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record
 from dolake.pipeline.cut import Slice
@@ -77,21 +80,40 @@ def gather(
     if not rules.takes_all:
         found = {table: changes for table, changes in found.items() if rules.takes(table)}
     for table, changes in found.items():
-        changes.events = as_the_lake_may_keep(changes.events, rules.of(table).reading)
+        _leave_out(changes, rules.of(table).reading)
     return found
 
 
-def as_the_lake_may_keep(events: list[RawEvent], rules: ReadingRules) -> list[RawEvent]:
-    """The events without what their table leaves out or masks."""
+def in_order(first: Gathered, second: Gathered) -> Gathered:
+    """The changes of both, as the journal has them."""
+    whole = Gathered()
+    both = [
+        (event, position, part.records[record])
+        for part in (first, second)
+        for event, position, record in zip(part.events, part.positions, part.record_of.tolist(), strict=True)
+    ]
+    for event, position, record in sorted(both, key=itemgetter(1)):
+        whole.add(event, position, record)
+    return whole
+
+
+def as_the_lake_may_keep(events: list[RawEvent], rules: ReadingRules, stream: StreamId) -> list[RawEvent]:
+    """The events of a stream without what their table leaves out or masks."""
     if not rules.changes_values:
         return events
-    return [
-        replace(event, before=_without(event.before, rules), after=_without(event.after, rules)) for event in events
-    ]
+
+    def kept(image: Raw | UnsetType) -> Raw | UnsetType:
+        return image if image is UNSET else Raw(without_secrets(bytes(image), rules, is_own=stream.is_own))
+
+    return [replace(event, before=kept(event.before), after=kept(event.after)) for event in events]
 
 
-def _without(image: Raw | UnsetType, rules: ReadingRules) -> Raw | UnsetType:
-    return image if image is UNSET else Raw(without_secrets(bytes(image), rules))
+def _leave_out(changes: Gathered, rules: ReadingRules) -> None:
+    if rules.changes_values:
+        events = iter(changes.events)
+        runs = zip(changes.records, changes.counts, strict=True)
+        kept = [as_the_lake_may_keep(list(islice(events, count)), rules, record.stream) for record, count in runs]
+        changes.events = list(chain.from_iterable(kept))
 
 
 def _add(found: dict[str, Gathered], record: Record, part: Slice, tables: Container[str] | None) -> None:

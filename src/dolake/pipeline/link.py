@@ -108,6 +108,8 @@ class TableReport(Struct, frozen=True):
     bytes_written: int
     index_rows: int
     index_bytes: int
+    rescued: int = 0
+    """Changes of which a value did not fit its column."""
 
 
 class Published(Struct, frozen=True, tag="published"):

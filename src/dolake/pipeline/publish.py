@@ -296,6 +296,7 @@ def _report(part: StagedTable) -> TableReport:
         bytes_written=sum(file["file-size-in-bytes"] for file in part.files),
         index_rows=index.row_count,
         index_bytes=sum(run.rows for run in index.view.manifest.runs) * ROW_SIZE,
+        rescued=part.rescued_count,
     )
 
 

@@ -77,6 +77,7 @@ class StagedTable:
     """Where the table was emptied, if it was."""
     replaced_changes: list[Json] = field(default_factory=list)
     """Data files of the changes that leave them, because columns got another type."""
+    rescued_count: int = 0
 
     @property
     def files(self) -> list[Json]:
@@ -226,6 +227,7 @@ class Staging:
             Changes(blocks, fold.gone(joined)),
             None,
             list(source.changes_files.values()) if source.rebuild else [],
+            sum(part.rescued_count for part in found),
         )
 
     def _merge(self, source: SourceTable, groups: list[dict[str, Positions]]) -> Rewritten:

@@ -23,7 +23,7 @@ from dolake.pipeline.arranging import Arrangement, Piece, arranged
 from dolake.pipeline.cut import Slice
 from dolake.pipeline.files import WriteOptions, ids_before, new_file, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold
-from dolake.pipeline.gather import Gathered, gather
+from dolake.pipeline.gather import Gathered, gather, in_order
 from dolake.pipeline.quarantine import quarantine_of, sort_out
 from dolake.pipeline.reading import (
     ReadChanges,
@@ -103,6 +103,8 @@ class Staged:
     outcomes: Outcomes
     changes_file: Json
     state_files: tuple[StateFile, ...] = ()
+    rescued_count: int = 0
+    """Changes of which a value did not fit its column."""
 
     @property
     def state_file(self) -> Json | None:
@@ -133,23 +135,23 @@ def write_slice(job: SliceJob) -> dict[str, Staged | Wanting | Refused]:
     wanted = None
     if job.only is not None:
         wanted = job.only | {name.removesuffix(QUARANTINE_SUFFIX) for name in job.only} | set(job.called)
+    gathered = gather(Path(job.journal), job.part, wanted, job.rules)
+    waiting = {job.called.get(table, table): changes for table, changes in gathered.items()}
     done: dict[str, Staged | Wanting | Refused] = {}
-    for table, changes in gather(Path(job.journal), job.part, wanted, job.rules).items():
-        done |= _write_all(job, job.called.get(table, table), changes)
+    # A quarantine comes after its table: it gets rows from there, and has changes of its own by which they leave it.
+    while waiting:
+        table = min(waiting, key=lambda name: (name.endswith(QUARANTINE_SUFFIX), name))
+        changes = waiting.pop(table)
+        read = _read_table(job, table, changes)
+        if isinstance(read, Unwritable) and job.rules.of(table).is_fail_stop:
+            done[table] = Refused(next(iter(read.problems.values())))
+        elif isinstance(read, Unwritable):
+            good, bad = sort_out(changes, read.problems, table)
+            waiting |= {table: good} if good.events else {}
+            waiting[quarantine_of(table)] = in_order(waiting.get(quarantine_of(table), Gathered()), bad)
+        elif job.only is None or table in job.only:
+            done[table] = read if isinstance(read, Wanting) else _write_table(job, job.plans[table], read)
     return done
-
-
-def _write_all(job: SliceJob, table: str, changes: Gathered) -> dict[str, Staged | Wanting | Refused]:
-    """A table and its quarantine, as far as they are asked for."""
-    read = _read_table(job, table, changes)
-    if isinstance(read, Unwritable):
-        if job.rules.of(table).is_fail_stop:
-            return {table: Refused(next(iter(read.problems.values())))}
-        good, bad = sort_out(changes, read.problems, table)
-        return (_write_all(job, table, good) if good.events else {}) | _write_all(job, quarantine_of(table), bad)
-    if job.only is not None and table not in job.only:
-        return {}
-    return {table: read if isinstance(read, Wanting) else _write_table(job, job.plans[table], read)}
 
 
 def write_state(job: StateJob) -> tuple[StateFile, ...]:
@@ -184,7 +186,8 @@ def _write_table(job: SliceJob, plan: TablePlan, read: ReadChanges) -> Staged:
     changes_file = write_rows(read.rows, new_file(plan.changes_location, job.token), shape, options)
     kept = folded.rows[folded.rows != GONE]
     state_files = _write_state(read.rows, kept, plan, options, job.token) if job.is_whole and len(kept) else ()
-    return Staged(folded, changes_file, state_files)
+    rescued = read.rows.column(RESCUED)
+    return Staged(folded, changes_file, state_files, len(rescued) - rescued.null_count)
 
 
 def _write_state(

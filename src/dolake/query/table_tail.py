@@ -24,7 +24,7 @@ from dolake.journal.record import Record
 from dolake.keyindex.hashes import Hashes
 from dolake.pipeline import fold
 from dolake.pipeline.files import Shape, no_rows, shape_of
-from dolake.pipeline.gather import Gathered
+from dolake.pipeline.gather import Gathered, in_order
 from dolake.pipeline.quarantine import sort_out
 from dolake.pipeline.reading import Table, Unwritable, Wanting, first_look, has_unchanged, read_changes, without_before
 from dolake.pipeline.unchanged import OldRows
@@ -106,6 +106,12 @@ class TableTail:
         self._pending.positions += positions
         self._pending.records.append(record)
         self._pending.counts.append(len(events))
+
+    def put_between(self, changes: Gathered) -> None:
+        """Changes that are found late: others behind them may be here already."""
+        if any(chunk.positions[-1] > changes.positions[0] for chunk in self._chunks):
+            self._unread()
+        self._pending = in_order(self._pending, changes)
 
     def forget(self, position: Position) -> bool:
         """Let go of what is in the tables; says whether anything is left, or somebody will soon ask again."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from dolake.changes import StreamId
+from dolake.changes import OWN_SOURCES, StreamId
 from dolake.errors import Unavailable
 from dolake.journal.reader import JournalReader, Place
 from dolake.journal.record import Record
@@ -108,7 +108,7 @@ class Tail:
     def reached(self) -> dict[str, int]:
         """The highest sequence of each source, as far as this process has seen it."""
         with self._lock:
-            return {source: each for source, each in self._sequences.items() if not source.startswith("dolake.")}
+            return {source: each for source, each in self._sequences.items() if not source.startswith(OWN_SOURCES)}
 
     def prepare(self) -> None:
         """Do beforehand what the next question would have to."""
@@ -160,7 +160,7 @@ class Tail:
             if not self._rules.takes(table):
                 continue
             rules = self._rules.of(table).reading
-            kept = as_the_lake_may_keep([events[index] for index in indexes], rules)
+            kept = as_the_lake_may_keep([events[index] for index in indexes], rules, record.stream)
             self._of(table).add(kept, [record.position + index for index in indexes], record)
         self._ends.append(record.end)
         self._times_ms.append(record.commit_timestamp_ms)
@@ -177,9 +177,7 @@ class Tail:
 
     def _set_aside(self, table: str, changes: Gathered) -> None:
         """Changes that cannot be rows of a table are rows of its quarantine."""
-        quarantine, record_of = self._of(quarantine_of(table)), changes.record_of.tolist()
-        for at, (event, position) in enumerate(zip(changes.events, changes.positions, strict=True)):
-            quarantine.add([event], [position], changes.records[record_of[at]])
+        self._of(quarantine_of(table)).put_between(changes)
 
     def _forget(self, committed: Position) -> None:
         if committed <= self._start:

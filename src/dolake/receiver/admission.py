@@ -11,14 +11,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dolake.changes import StreamId
+from dolake.changes import OWN_SOURCES, StreamId
 from dolake.errors import BufferOverflowError, InvalidInput, MessageValidationError
 from dolake.positions import CircuitBreakerState
 from dolake.settings import DoLakeConfig, JournalSettings, RateLimitConfig
 from dolake.tables.names import split_table_name
 from dolake.wire.messages import BatchMessage, EventEnvelope
-
-OWN_SOURCES = "dolake."
 
 
 class TooLarge(InvalidInput):
@@ -60,7 +58,7 @@ def check_event_sizes(data: bytes, limits: RateLimitConfig) -> None:
 
 def check_source(stream: StreamId) -> None:
     """Streams that begin so are DoLake's own: a rollback writes to one."""
-    if stream.source.startswith(OWN_SOURCES):
+    if stream.is_own:
         what = f"the source {stream.source!r} begins with {OWN_SOURCES}, which is kept for DoLake itself"
         raise MessageValidationError(what, path="$.sourceDoId", hint="choose another name for the source")
 

@@ -20,14 +20,20 @@ from dolake.catalog import rest as catalog_rest
 from dolake.catalog.rest import MethodNotAllowed, Unprocessable
 from dolake.errors import DoLakeError, InvalidInput, NotFound, Unavailable
 from dolake.query import rest as query_rest
-from dolake.server import compaction, operations, tables
+from dolake.server import compaction, operations, quarantine_rest, tables
 from dolake.server.lake import Lake
 from dolake.server.openapi import openapi
 from dolake.server.operations import LAKE, json_response
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-ROUTES = [*operations.ROUTES, *compaction.ROUTES, *tables.ROUTES, *query_rest.ROUTES]
+ROUTES = [
+    *operations.ROUTES,
+    *compaction.ROUTES,
+    *tables.ROUTES,
+    *quarantine_rest.ROUTES,
+    *query_rest.ROUTES,
+]
 CATALOG_BODY_MAX_BYTES = 64 * 1024 * 1024
 """A commit can carry the whole history of a table; other requests are small."""
 

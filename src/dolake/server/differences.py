@@ -1,6 +1,7 @@
-"""What the server itself asks the query process: how a table differs from its past, and what columns it has now.
+"""What the server itself asks the query process: how a table differs from its past, and what it has now.
 
-From tables.py, for rollbacks and for tables that are not published yet; over the process's socket.
+From tables.py, for rollbacks and for tables that are not published yet, and from quarantine.py; over the process's
+socket.
 """
 
 from __future__ import annotations
@@ -46,7 +47,12 @@ async def differences(
 async def columns_now(process: QueryProcess, table: Name) -> list[tuple[str, str]]:
     """Of a table that is in the tail alone: names, and types as DuckDB calls them."""
     named = ".".join('"' + part.replace('"', '""') + '"' for part in (".".join(table.namespace), table.name))
-    body = {"sql": f"SELECT * FROM {named} LIMIT 0"}  # noqa: S608 - quoted
+    answer = await ask_now(process, {"sql": f"SELECT * FROM {named} LIMIT 0"})  # noqa: S608 - quoted
+    return [(each["name"], each["type"]) for each in answer["columns"]]
+
+
+async def ask_now(process: QueryProcess, body: dict[str, Any]) -> dict[str, Any]:
+    """A question as `POST /v1/query` takes it, and the whole of its answer."""
     try:
         async with process.asking() as session, session.post("/query", data=msgspec.json.encode(body)) as answer:
             raw = await answer.read()
@@ -54,7 +60,8 @@ async def columns_now(process: QueryProcess, table: Name) -> list[tuple[str, str
         raise QueryUnavailable("the query process ended while it was asked", hint="ask again") from error
     if answer.status != 200:
         raise _error_in(raw)
-    return [(each["name"], each["type"]) for each in msgspec.json.decode(raw)["columns"]]
+    found: dict[str, Any] = msgspec.json.decode(raw)
+    return found
 
 
 async def _lines_of(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

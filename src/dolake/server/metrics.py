@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from dolake.receiver.stats import ACK_BUCKETS_S
 from dolake.server.lake import Lake
+from dolake.server.quarantine import Quarantines, quarantines_of
 from dolake.server.query_process import QUERY_STATES, SECONDS_BUCKETS, QueryStats
 from dolake.server.spark_process import PIPELINE_STATES, PipelineStats
 from dolake.server.upkeep import JobBoard
@@ -59,6 +60,7 @@ class _Figures(Collector):
         yield from self._receiver()
         yield from self._journal()
         yield from self._publish()
+        yield from self._quarantine(quarantines_of(lake))
         if lake.pipeline:
             yield from self._pipeline(lake.pipeline.stats)
             yield from self._upkeep(lake.pipeline.jobs)
@@ -113,6 +115,12 @@ class _Figures(Collector):
                 family.add_metric([table], getattr(lag, unit))
             yield family
 
+    def _quarantine(self, quarantines: Quarantines) -> Iterator[Metric]:
+        what = "Entries of quarantines that were sent again."
+        yield _by_label("dolake_quarantine_replayed", what, "table", quarantines.replayed)
+        what = "Entries of quarantines that were let go."
+        yield _by_label("dolake_quarantine_dropped", what, "table", quarantines.dropped)
+
     def _pipeline(self, stats: PipelineStats) -> Iterator[Metric]:
         yield _one_of("dolake_pipeline_state", "What the pipeline is doing.", "state", PIPELINE_STATES, stats.state)
         yield GaugeMetricFamily("dolake_pipeline_generation", "Which pipeline may publish.", value=stats.generation)
@@ -123,6 +131,10 @@ class _Figures(Collector):
         yield CounterMetricFamily("dolake_written_rows", "Rows written to state tables.", value=stats.rows_written)
         yield CounterMetricFamily("dolake_written_files", "Files written.", value=stats.files_written)
         yield CounterMetricFamily("dolake_written_bytes", "Bytes of these files.", value=stats.bytes_written)
+        what = "Changes that could not be written, and went to their table's quarantine."
+        yield _by_label("dolake_quarantined_changes", what, "table", stats.quarantined_counts)
+        what = "Changes of which a value did not fit its column."
+        yield _by_label("dolake_rescued_changes", what, "table", stats.rescued_counts)
         rows = GaugeMetricFamily("dolake_key_index_rows", "Rows in the key index.", labels=["table"])
         sizes = GaugeMetricFamily("dolake_key_index_bytes", "Its size on disk.", labels=["table"])
         for name, table in sorted(stats.tables.items()):

@@ -17,7 +17,7 @@ from aiohttp import web
 import dolake
 from dolake.catalog import rest
 from dolake.query import rest as query_rest
-from dolake.server import compaction, operations, tables
+from dolake.server import compaction, operations, quarantine_rest, tables
 from dolake.server.operations import json_response
 
 Schema = dict[str, Any]
@@ -77,6 +77,8 @@ _BODIES: dict[Handler, Schema] = {
     ),
     query_rest.diff: _body({"table": _TEXT, "from": _TEXT}, to=_TEXT, namespace=_TEXT, limit=_COUNT, timeoutMs=_COUNT),
     tables.roll_back: _body(snapshotId=_TEXT, asOf=_TEXT),
+    quarantine_rest.replay_quarantine: _body(positions=_list_of(_COUNT)),
+    quarantine_rest.drop_quarantine: _body(positions=_list_of(_COUNT)),
     rest.publish_nothing: _body({"from": _COUNT, "to": _COUNT, "generation": _COUNT}),
     rest.create_namespace: _body({"namespace": _LEVELS}, properties=_TEXT_MAP),
     rest.update_namespace: _body(updates=_TEXT_MAP, removals=_list_of(_TEXT)),
@@ -98,6 +100,7 @@ _QUERIES: dict[Handler, dict[str, Schema]] = {
     tables.all_tables: _PAGE | {"changes": _FLAG},
     tables.all_snapshots: {"limit": _COUNT, "changes": _FLAG},
     tables.table_snapshots: {"limit": _COUNT},
+    quarantine_rest.table_quarantine: {"limit": _COUNT, "after": _COUNT},
     rest.config: {"warehouse": _TEXT},
     rest.list_namespaces: _PAGE | {"parent": _TEXT},
     rest.list_tables: _PAGE,
@@ -136,7 +139,7 @@ async def openapi(request: web.Request) -> web.Response:
 def openapi_document(base_path: str) -> dict[str, Any]:
     """The whole document. Every path is also served below the base path."""
     served: list[tuple[str, str, Handler]] = [("GET", "/openapi.json", openapi)]
-    served += [*operations.ROUTES, *compaction.ROUTES, *tables.ROUTES, *query_rest.ROUTES]
+    served += [*operations.ROUTES, *compaction.ROUTES, *tables.ROUTES, *quarantine_rest.ROUTES, *query_rest.ROUTES]
     served += [(method, f"/v1{path}", handler) for method, path, handler in rest.ROUTES]
     paths: dict[str, dict[str, Any]] = {}
     seen: Counter[str] = Counter()

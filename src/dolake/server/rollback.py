@@ -21,31 +21,27 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dolake.changes import Batch, Operation, StreamId
-from dolake.errors import BufferOverflowError, Conflict, DoLakeError, OutcomeUnknown, QueryUnavailable, Unavailable
-from dolake.journal.base import Appended
+from dolake.errors import Conflict, DoLakeError, OutcomeUnknown, QueryUnavailable, Unavailable
 from dolake.journal.record import StreamPoint
 from dolake.positions import Position
-from dolake.receiver import admission
 from dolake.receiver.endpoint import Receiver
+from dolake.server.appending import BATCH_BYTES_MAX, BATCH_CHANGES_MAX, append, batch_of, check_room
 from dolake.tables.layout import RESCUED, table_names
 from dolake.tables.types import source_name
-from dolake.wire.messages import EnvelopeBatch, RawBatch, RawEvent, check_events, decode_received, encode
+from dolake.wire.messages import EnvelopeBatch, RawEvent, encode
 
 logger = logging.getLogger(__name__)
 
 STREAM = StreamId("dolake.rollback")
 """One stream for all rollbacks of a lake, so that a part that was left open ends where the next one begins."""
-BATCH_CHANGES_MAX, BATCH_BYTES_MAX = 1_000, 1024 * 1024
 _IN_MEMORY_MAX_BYTES = 4 * 1024 * 1024
 _AT_ONCE = 100
-_EVENT_BYTES = 200
-"""What a change takes in the journal beside its key and its images, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +198,7 @@ class _Pile:
 
 async def _append_all(receiver: Receiver, table: str, pile: _Pile) -> Position:
     """The whole pile as one transaction; returns where it ends."""
-    await _check_room(receiver, pile)
+    await check_room(receiver, "rollback", pile.count, pile.byte_count)
     point = await receiver.journal.settled(STREAM)
     writing = _Writing(table, f"rollback-{uuid.uuid4()}", pile.count, receiver.clock_ms(), point)
     done, position = 0, receiver.journal.durable
@@ -210,7 +206,7 @@ async def _append_all(receiver: Receiver, table: str, pile: _Pile) -> Position:
         async for lines in batches:
             batch, message = await asyncio.to_thread(writing.batch_of, lines)
             try:
-                position = (await _append(receiver, batch, message)).end
+                position = (await append(receiver, batch, message)).end
             except DoLakeError as error:
                 if not done:
                     raise
@@ -222,38 +218,6 @@ async def _append_all(receiver: Receiver, table: str, pile: _Pile) -> Position:
     return position
 
 
-async def _check_room(receiver: Receiver, pile: _Pile) -> None:
-    """Refuse what would stop in the middle, before anything of it is appended."""
-    if receiver.is_closing:
-        raise Unavailable("the server is shutting down", hint="ask again when it is back")
-    progress, journal = receiver.progress, receiver.journal
-    admission.check_fallback(progress.breaker, progress.fallback_bytes, receiver.settings.current.lake)
-    size = pile.byte_count + pile.count * _EVENT_BYTES
-    if journal.used_bytes + size > journal.size_max_bytes:
-        await asyncio.to_thread(journal.trim, is_pressed=True)
-    if (room := journal.size_max_bytes - journal.used_bytes) < size:
-        raise BufferOverflowError(
-            f"the rollback needs about {size} bytes of the journal, which has {max(0, room)} left",
-            hint="POST /flush, then ask again; journal.size_max_bytes says how much the journal takes",
-        )
-
-
-async def _append(receiver: Receiver, batch: Batch, message: EnvelopeBatch) -> Appended:
-    """By the way of batches that come from a socket: admitted, given its place, counted when it is durable."""
-    held = receiver.tables.check(batch.tables, message)
-    try:
-        await receiver.journal.room(receiver.settings.current.lake.max_buffer_size)
-        ticket = await receiver.journal.append(batch)
-        receiver.last_batch_ms = receiver.clock_ms()
-        appended = await ticket.wait()
-    except BaseException:
-        receiver.tables.release(held)
-        raise
-    receiver.tables.confirm(held)
-    receiver.progress.add_tables(dict.fromkeys(batch.tables, batch.change_count), len(batch.payload), appended)
-    return appended
-
-
 class _Writing:
     """Lines become batches of the stream, each behind the one before."""
 
@@ -263,32 +227,17 @@ class _Writing:
         self._metadata_last = Raw(encode({"transactionId": transaction, "transactionEnd": True}))
 
     def batch_of(self, lines: Sequence[_Line]) -> tuple[Batch, EnvelopeBatch]:
-        """The batch, and the same as the receiver reads it: by its own rules."""
-        events = [self._event(number, *line) for number, line in enumerate(lines, start=self._point.sequence + 1)]
+        events = [self._event(*line) for line in lines]
         self._left -= len(events)
         if not self._left:
             events[-1].metadata = self._metadata_last
-        number = self._point.number + 1
-        payload = encode(
-            RawBatch(source_do_id=STREAM.source, sequence_number=number, events=events, timestamp=self._now_ms)
-        )
-        message = cast("EnvelopeBatch", decode_received(payload))
-        batch = Batch(
-            stream=STREAM,
-            epoch=self._point.epoch,
-            number=number,
-            sequence_first=events[0].sequence,
-            sequence_last=events[-1].sequence,
-            change_count=len(events),
-            tables=check_events(message),
-            payload=payload,
-        )
+        batch, message = batch_of(STREAM, self._point, events, self._now_ms)
         self._point = self._point.after(batch)
         return batch, message
 
-    def _event(self, sequence: int, operation: Operation, key: str, before: Raw, after: Raw) -> RawEvent:
+    def _event(self, operation: Operation, key: str, before: Raw, after: Raw) -> RawEvent:
         return RawEvent(
-            sequence=sequence,
+            sequence=1,
             timestamp=self._now_ms,
             operation=operation,
             table=self._table,

@@ -14,7 +14,7 @@ import logging
 import sqlite3
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
@@ -42,6 +42,7 @@ from dolake.server.flushing import Pace, publish_due_ms
 from dolake.server.home import Home
 from dolake.server.upkeep import JobBoard, source_tables
 from dolake.settings import SettingsStore
+from dolake.tables.layout import QUARANTINE_SUFFIX
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,9 @@ class PipelineStats:
         self.files_written = 0
         self.bytes_written = 0
         self.tables: dict[str, TableReport] = {}
+        self.quarantined_counts: Counter[str] = Counter()
+        self.rescued_counts: Counter[str] = Counter()
+        """By table: changes that could not be written, and those of which a value did not fit its column."""
 
     def as_json(self) -> dict[str, Any]:
         """The pipeline's part of /status."""
@@ -93,6 +97,11 @@ class PipelineStats:
             self.files_written += table.files_written
             self.bytes_written += table.bytes_written
             self.tables[table.table] = table
+            if table.table.endswith(QUARANTINE_SUFFIX):  # what is no DELETE of a row has come in
+                count = table.changes - table.rows_deleted
+                self.quarantined_counts[table.table.removesuffix(QUARANTINE_SUFFIX)] += count
+            elif table.rescued:
+                self.rescued_counts[table.table] += table.rescued
 
 
 class SparkProcess:

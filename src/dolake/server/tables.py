@@ -46,7 +46,7 @@ SNAPSHOTS_MAX, PAGE_MAX = 10_000, 1_000
 _SNAPSHOTS, _PAGE = 100, 100
 _TABLES_AT_ONCE = 100
 _NAMES_AT_ONCE = 200
-_COUNT = re.compile("[0-9]{1,9}")
+_COUNT = re.compile("[0-9]{1,19}")
 _ID = re.compile("[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -54,7 +54,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 async def all_tables(request: web.Request) -> web.Response:
     """The tables of all namespaces in the order of their names, page by page."""
     lake = request.app[LAKE]
-    size = _number(request, "pageSize", _PAGE, PAGE_MAX)
+    size = number_in(request, "pageSize", _PAGE, PAGE_MAX)
     after = _page_token(request)
     page = await lake.catalog.run(_page_of_tables, lake.catalog, after, size, _is_set(request))
     if page["nextPageToken"] is None:
@@ -65,7 +65,7 @@ async def all_tables(request: web.Request) -> web.Response:
 async def all_snapshots(request: web.Request) -> web.Response:
     """The newest snapshots of all tables that the lake manages."""
     catalog, has_changes = request.app[LAKE].catalog, _is_set(request)
-    limit = _number(request, "limit", _SNAPSHOTS, SNAPSHOTS_MAX)
+    limit = number_in(request, "limit", _SNAPSHOTS, SNAPSHOTS_MAX)
     pointers = await catalog.run(_managed_tables, catalog, has_changes)
     found: list[Snapshot] = []
     for at in range(0, len(pointers), _TABLES_AT_ONCE):
@@ -75,15 +75,15 @@ async def all_snapshots(request: web.Request) -> web.Response:
 
 async def table_snapshots(request: web.Request) -> web.Response:
     """The newest snapshots of one table."""
-    lake, name = request.app[LAKE], _table_of(request)
-    limit = _number(request, "limit", _SNAPSHOTS, SNAPSHOTS_MAX)
+    lake, name = request.app[LAKE], table_in(request)
+    limit = number_in(request, "limit", _SNAPSHOTS, SNAPSHOTS_MAX)
     found = await lake.catalog.run(lambda: newest(snapshots_of(name, _load(lake, name)), limit))
     return json_response({"snapshots": [each.describe() for each in found]})
 
 
 async def table_schema(request: web.Request) -> web.Response:
     """The columns of a table, and what they were."""
-    lake, name = request.app[LAKE], _table_of(request)
+    lake, name = request.app[LAKE], table_in(request)
     try:
         return json_response(await lake.catalog.run(lambda: describe_schema(name, _load(lake, name))))
     except UnknownTable:
@@ -95,7 +95,7 @@ async def table_schema(request: web.Request) -> web.Response:
 
 async def roll_back(request: web.Request) -> web.Response:
     """Make a table what it was at a snapshot or a time, by changes that follow all others."""
-    lake, name = request.app[LAKE], _table_of(request)
+    lake, name = request.app[LAKE], table_in(request)
     target = _target_of(await request.read())
     if lake.settings.current.lake.key_scope == "source":
         raise InvalidInput(
@@ -253,17 +253,19 @@ def _is_durable(lake: Lake, name: Name) -> bool:
 # --- what requests say -----------------------------------------------------------------------------------------------
 
 
-def _table_of(request: web.Request) -> Name:
+def table_in(request: web.Request) -> Name:
     """The table of the path; the levels of its namespace are joined by dots, or by %1F as in the catalog's paths."""
     namespace, table = (sent_text(request.match_info[part]) for part in ("namespace", "table"))
     levels = namespace.split(SEPARATOR if SEPARATOR in namespace else ".")
     return locations.check_name(Name(tuple(levels), table))
 
 
-def _number(request: web.Request, name: str, default: int, high: int) -> int:
-    sent = request.query.get(name, str(default))
-    if not _COUNT.fullmatch(sent) or not 1 <= int(sent) <= high:
-        raise InvalidInput(f"{name} {sent[:20]!r} is not a number from 1 to {high}")
+def number_in(request: web.Request, name: str, default: int, high: int, *, low: int = 1) -> int:
+    sent = request.query.get(name)
+    if sent is None:
+        return default
+    if not _COUNT.fullmatch(sent) or not low <= int(sent) <= high:
+        raise InvalidInput(f"{name} {sent[:20]!r} is not a number from {low} to {high}")
     return int(sent)
 
 

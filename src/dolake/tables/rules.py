@@ -121,6 +121,7 @@ _split_row = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _TRUNCATE = re.compile(r"truncate\(\s*(\d{1,6})\s*\)")
+_HASH = re.compile(rb'null|"[0-9a-f]{64}"')
 MASKS = "`hash`, `redact` or `truncate(3)`"
 REDACTED = "***"
 
@@ -130,10 +131,11 @@ def problem_with_mask(text: str) -> str | None:
     return None if text in ("hash", "redact") or _TRUNCATE.fullmatch(text) else f"is not {MASKS}"
 
 
-def without_secrets(image: bytes, rules: ReadingRules) -> bytes:
+def without_secrets(image: bytes, rules: ReadingRules, *, is_own: bool = False) -> bytes:
     """The row as the lake may keep it: columns left out, values masked; the text of all others as it was written.
 
-    What is no row at all could hold anything, so nothing is left of it.
+    What is no row at all could hold anything, so nothing is left of it. `is_own`: the row was in the lake before, so
+    what is a hash already stays that hash.
     """
     if not rules.changes_values or image in (b"", b"null"):
         return image
@@ -141,7 +143,7 @@ def without_secrets(image: bytes, rules: ReadingRules) -> bytes:
         values = _split_row(image)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return b"null"
-    masks = _masks_of(rules)
+    masks = _masks_of(rules, is_own)
     kept = {
         name: masks[name](raw) if name in masks else raw
         for name, raw in values.items()
@@ -154,12 +156,14 @@ Mask = Callable[[Raw], Any]
 
 
 @lru_cache(maxsize=256)
-def _masks_of(rules: ReadingRules) -> dict[str, Mask]:
-    return {name: _mask_of(mask, rules.mask_secret.encode()) for name, mask in rules.masks}
+def _masks_of(rules: ReadingRules, is_own: bool) -> dict[str, Mask]:
+    return {name: _mask_of(mask, rules.mask_secret.encode(), is_own) for name, mask in rules.masks}
 
 
-def _mask_of(mask: str, secret: bytes) -> Mask:
+def _mask_of(mask: str, secret: bytes, is_own: bool) -> Mask:
     """A null stays a null: that a value is missing is no secret."""
+    if mask == "hash" and is_own:
+        return lambda raw: raw if _HASH.fullmatch(bytes(raw)) else _mask_of(mask, secret, False)(raw)
     if mask == "hash":
         return lambda raw: None if bytes(raw) == b"null" else _hashed(_text_of(raw), secret)
     if found := _TRUNCATE.fullmatch(mask):

@@ -341,10 +341,16 @@ def stream_of(message: ReceivedMessage, header_shard: str = "") -> StreamId:
     return StreamId(message.source_do_id, header_shard if shard is None else shard)
 
 
-def check_events(batch: BatchMessage[Any]) -> tuple[str, ...]:
+_problem_with_table = lru_cache(maxsize=16_384)(problem_with_table_name)
+
+
+def check_events(
+    batch: BatchMessage[Any], problem_with_name: Callable[[str], str | None] = _problem_with_table
+) -> tuple[str, ...]:
     """Check what types cannot say, and return the tables that the batch touches.
 
-    One pass over the events costs 0.06 us each, which is why the conditions stand in line here.
+    One pass over the events costs 0.06 us each, which is why the conditions stand in line here. Who sends for DoLake
+    itself brings a rule for names of its own.
     """
     previous = 0
     events: Sequence[Any] = batch.events
@@ -364,16 +370,13 @@ def check_events(batch: BatchMessage[Any]) -> tuple[str, ...]:
             )
     tables = tuple(sorted({event.table for event in events}))
     for table in tables:
-        if problem := _problem_with_table(table):
+        if problem := problem_with_name(table):
             index = next(i for i, event in enumerate(events) if event.table == table)
             raise MessageValidationError(f"table name {table[:80]!r} {problem}", path=f"$.events[{index}].table")
     if events:
         _check_announced(batch.first_event_sequence, events[0].sequence, "firstEventSequence")
         _check_announced(batch.last_event_sequence, events[-1].sequence, "lastEventSequence")
     return tables
-
-
-_problem_with_table = lru_cache(maxsize=16_384)(problem_with_table_name)
 
 
 def _check_announced(announced: int | None, found: int, field: str) -> None:
