@@ -545,6 +545,15 @@ def test_left_out_and_masked_values_are_nowhere_once_the_journal_is_trimmed(
         flush(lake)
 
 
+def test_changes_that_the_lake_does_not_take_are_passed_over(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("private.diary", "1", {"body": "x"}), insert("private.diary", "2", {"body": "y"}))
+    flush(lake)
+    status = lake.get("/status")[1]
+    assert status["committedPosition"] == status["durablePosition"]
+    assert not catalog.table_exists("private.diary")
+    verified(lake)
+
+
 def files_with(folder: Path, secrets: tuple[str, ...]) -> list[Path]:
     """The files below this folder in which one of these stands."""
     found = []

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dolake import wire
+from dolake.errors import MessageValidationError
 from dolake.wire.messages import (
     EVENTS_MAX,
     AckMessage,
@@ -804,3 +805,33 @@ def test_a_damaged_message_is_valid_or_a_validation_error(message: Message, cut:
     data = as_bytes(message)
     data = data[:cut] + noise + data[cut + len(noise) :]
     assert (verdict(received, data) is None) == (verdict(validate_client_message, data) is None)
+
+
+# --- what a source says of its tables --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        ({"schema": [{"name": "id"}]}, "type"),
+        ({"schema": [{"name": "", "type": "int"}]}, "length"),
+        ({"ddl": "TRUNCATE TABLE users"}, "object"),
+        ({"ddl": {"action": "explode"}}, "explode"),
+        ({"ddl": {"action": "rename"}}, "`to`"),
+        ({"ddl": {"action": "rename", "to": "a__changes"}}, "new name"),
+        ({"ddl": {"action": "drop_column"}}, "`column`"),
+    ],
+)
+def test_what_is_said_of_a_table_is_refused_where_it_says_nothing(metadata: dict[str, Any], problem: str) -> None:
+    with pytest.raises(MessageValidationError, match=problem):
+        validate_client_message(cdc_batch(metadata))
+
+
+@pytest.mark.parametrize("schema", ["public", 7, {"name": "public"}, None, []])
+def test_a_schema_of_the_sources_own_means_nothing(schema: Any) -> None:
+    validate_client_message(cdc_batch({"schema": schema}))
+
+
+def cdc_batch(metadata: dict[str, Any]) -> dict[str, Any]:
+    event = {"sequence": 1, "timestamp": 1, "operation": "INSERT", "table": "users", "rowId": "1", "after": {}}
+    return {"type": "cdc_batch", "sourceDoId": "s", "sequenceNumber": 1, "events": [event | {"metadata": metadata}]}

@@ -189,7 +189,12 @@ def metadata_of(event: RawEvent) -> EventMetadata | None:
     metadata = event.metadata
     if metadata is msgspec.UNSET:
         return None
-    found: EventMetadata | None = None if bytes(metadata) == b"null" else _decode_metadata(metadata)
+    if bytes(metadata) == b"null":
+        return None
+    try:
+        found: EventMetadata = _decode_metadata(metadata)
+    except msgspec.ValidationError:  # an earlier release took names for the source's own that mean something now
+        return EventMetadata()
     return found
 
 

@@ -130,7 +130,7 @@ def declared_by(metadata: Mapping[int, EventMetadata]) -> Columns:
     """The columns that these events declare, the last word on each; types that nobody knows are inferred."""
     found: dict[str, Field] = {}
     for each in metadata.values():
-        for column in each.schema or ():
+        for column in each.schema if isinstance(each.schema, list) else ():
             name, type_ = column_name(column.name), parse_type(column.type)
             if type_ is not None and problem_with_column_name(name) is None:
                 found[name] = Field(name, type_)

@@ -88,7 +88,10 @@ class EventMetadata(Struct, rename="camel", frozen=True, gc=False):
     transaction_end: bool = False
     previous_row_id: Annotated[str, Meta(min_length=1, max_length=ROW_ID_LENGTH_MAX)] | None = None
     unchanged: list[str] | None = None
-    schema: Annotated[list[SchemaColumn], Meta(max_length=10_000)] | None = None
+    schema: (
+        Annotated[list[SchemaColumn], Meta(max_length=10_000)] | dict[str, Any] | str | int | float | bool | None
+    ) = None
+    """Only a list means something to us: many sources have a schema of their own here, such as `public`."""
     ddl: Ddl | None = None
 
 
