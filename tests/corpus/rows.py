@@ -215,6 +215,22 @@ STREAMS = (
         ),
     ),
     Stream(
+        "a_column_that_is_dropped_last",
+        (
+            (put("1", {"a": 1, "b": 2, "c": 3}),),
+            (ddl("rename_column", column="a", to="z"), ddl("drop_column", column="b")),
+            (ddl("drop_column", column="c"),),
+        ),
+        {"z": "long"},
+        {"1": {"z": 1}},
+        changes=(
+            {"_operation": "INSERT", "z": 1},
+            {"_operation": "ALTER"},
+            {"_operation": "ALTER"},
+            {"_operation": "ALTER"},
+        ),
+    ),
+    Stream(
         "a_truncated_table",
         (
             (ddl("truncate"), put("0", {"n": 0})),
