@@ -289,6 +289,11 @@ def test_the_corpus_is_large_and_no_expectation_is_vague() -> None:
             assert not any(isinstance(value, float) and math.isnan(value) for value in row.values())
 
 
+def test_a_column_that_is_called_like_the_key_is_the_one_that_sql_means(corpus: Corpus) -> None:
+    rows = corpus.query("SELECT *, _key, _rescued FROM corpus.names_that_iceberg_or_dolake_needs ORDER BY _key")
+    assert [(row["_key"], row["_key_"], row["_rescued"]) for row in rows] == [(1, 1, "r"), (5, 5, None)]
+
+
 def test_half_a_surrogate_is_refused_at_the_door(corpus: Corpus) -> None:
     for text in ('{"s":"\\ud800"}', '{"s":"\\udc00"}', '{"\\ud800":1}', '{"s":["\\ud800 "]}'):
         stream = Stream("refused", (), {}, {})
