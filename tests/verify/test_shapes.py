@@ -47,3 +47,9 @@ def test_names_of_strangers_are_quoted() -> None:
     type_ = struct("it's", 'a "name"')
     assert type_name(type_) == 'STRUCT("it\'s" BIGINT, "a ""name""" BIGINT)'
     assert "it''s" in side_of(schema(field(1, "o", type_)), [Column("o", type_)]).parquet_schema
+
+
+def test_the_row_before_is_read_under_the_names_that_it_once_had() -> None:
+    now, once = schema(field(1, "_before", struct("z"))), schema(field(1, "_before", struct("a", "Z")))
+    text = side_of(now, [Column("z", "long")], [once, now]).parquet_schema
+    assert 'STRUCT("a" BIGINT, "z" BIGINT)' in text

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolake.pipeline.split import Bools, Bytes, Doubt, Ints, Names, Split, find_columns, names_of, split
-from dolake.tables.fitting import Misfit, NewField, fitter
+from dolake.tables.fitting import Misfit, NewField, decode_written, fitter
 from dolake.tables.schema import (
     EXACT_MAX,
     LEAVES_MAX,
@@ -207,20 +208,14 @@ def _fit_of_text(type_: Type, is_full: bool) -> Callable[[bytes], Any]:
     if type_ == "string":
         return _as_string
     fit = fitter(type_, is_full=is_full)
-    if isinstance(type_, str) and decimal_of(type_):
-        return lambda text: fit(text.decode() if _is_number(text) else _decode(text))  # a float would lose digits
 
     def fit_text(text: bytes) -> Any:
         try:
-            return fit(_decode(text))
-        except (msgspec.ValidationError, RecursionError):  # 1e999 is JSON, but no number that we have
+            return fit(decode_written(text))
+        except RecursionError:
             raise Misfit from None
 
     return fit_text
-
-
-def _is_number(text: bytes) -> bool:
-    return text[:1] in b"-0123456789"
 
 
 def _as_string(text: bytes) -> str:
@@ -248,7 +243,7 @@ class _Reading:
         try:
             return self.plan.fits[column](text)
         except NewField:
-            self.unknown.fields.setdefault(self.plan.sources[column], Seen()).add(_decode(text))
+            self.unknown.fields.setdefault(self.plan.sources[column], Seen()).add(decode_written(text))
         except Misfit:
             seen = Seen().add(_decode_if_possible(text))
             if self._can_be_widened(column, seen):
@@ -297,10 +292,10 @@ class _Reading:
 
 
 def _decode_if_possible(text: bytes) -> Any:
-    """The value; where only its text can hold it (1e999, a thousand brackets), an integer that fits no type either."""
+    """The value; where only its text can hold it (a thousand brackets), an integer that fits no type either."""
     try:
-        return _decode(text)
-    except (msgspec.ValidationError, RecursionError):
+        return decode_written(text)
+    except RecursionError:
         return 2**64
 
 
@@ -331,6 +326,7 @@ def _read_slowly(images: Sequence[bytes], first: int, reading: _Reading) -> list
 # --- fast ------------------------------------------------------------------------------------------------------------
 
 _NULL, _TRUE, _FALSE, _MINUS, _ZERO, _QUOTE, _COLON = np.frombuffer(b'ntf-0":', np.uint8)
+_DATE_MIN_DAYS = (date.min - date(1970, 1, 1)).days
 _PLAIN_LONG = "^-?[0-9]{1,18}$"
 _PLAIN_TIMESTAMP = (  # each of them exists: the days that not every month has are left to the careful way
     "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,6})?)?"
@@ -413,8 +409,10 @@ def _plain_values(split: Split, type_: Type, keys: Ints, rows: Ints, row_count: 
             return _texts(split, keys, rows, row_count), None
         case "long":
             return _longs(_texts(split, keys, rows, row_count))
-        case "int" | "date":
-            return _exactly(_texts(split, keys, rows, row_count), _ARROW[type_])
+        case "int":
+            return _ints(_texts(split, keys, rows, row_count))
+        case "date":
+            return _dates(_texts(split, keys, rows, row_count))
         case "double":
             return _doubles(_texts(split, keys, rows, row_count))
         case "timestamptz":
@@ -435,12 +433,20 @@ def _texts(split: Split, keys: Ints, rows: Ints, row_count: int) -> pa.StringArr
     return pc.take(split.spans, pa.array(indices, mask=is_null), boundscheck=False)
 
 
-def _exactly(texts: pa.StringArray, type_: pa.DataType) -> tuple[pa.Array, Bools | None]:
+def _ints(texts: pa.StringArray) -> tuple[pa.Array, Bools | None]:
     """All of them at once; where one is none of this type, they are looked at one by one."""
-    array = _cast(texts, type_)
+    array = _cast(texts, pa.int32())
     if array is None:
-        return pa.nulls(len(texts), type_), np.ones(len(texts), np.bool_)
+        return pa.nulls(len(texts), pa.int32()), np.ones(len(texts), np.bool_)
     return array, None
+
+
+def _dates(texts: pa.StringArray) -> tuple[pa.Array, Bools | None]:
+    """The same; Arrow knows a year 0, which others do not."""
+    array = _cast(texts, pa.date32())
+    if array is None:
+        return pa.nulls(len(texts), pa.date32()), np.ones(len(texts), np.bool_)
+    return array, np.frombuffer(array.buffers()[1], np.int32, len(array)) < _DATE_MIN_DAYS
 
 
 def _longs(texts: pa.StringArray) -> tuple[pa.Array, Bools | None]:

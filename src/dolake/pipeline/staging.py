@@ -85,8 +85,12 @@ class StagedTable:
 
     @property
     def has_state(self) -> bool:
-        """Whether the state changes at all: deleting a key that is not there leaves it as it is."""
-        return bool(self.state_files or self.deletes.add or self.merged_files)
+        """Whether the state changes at all: deleting a key that is not there leaves it as it is.
+
+        A column that was renamed or dropped is a change, too: a state that kept it would fall behind its changes.
+        """
+        is_altered = self.source.state.pending is not None
+        return is_altered or bool(self.state_files or self.deletes.add or self.merged_files)
 
 
 class Staging:

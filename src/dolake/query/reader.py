@@ -327,7 +327,7 @@ class View:
             str(name),
             sql,
             (*columns, *shown),
-            (*hidden, *more),
+            (*(each for each in hidden if each not in more), *more),
             scan.arrow,
             id_,
             scan.tail_rows,

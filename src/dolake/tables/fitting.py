@@ -4,7 +4,8 @@ From pipeline/rows.py, value by value. Promise: a value fits a column exactly, o
 JSON text.
 
 - A string column takes every JSON value: a string as it is, anything else as its JSON text.
-- A fraction is the nearest double, or the nearest float where that is declared; an integer must be exact.
+- A fraction is the nearest double, or the nearest float where that is declared; an integer must be exact, also where
+  it is written as a fraction.
 - A decimal comes as a number or as text, and with no more digits than its type has; a date as `2026-01-31`; a time
   without a zone as ISO 8601 without one; a uuid as its usual text; bytes as Base64.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import math
 import re
 import uuid
 from collections.abc import Callable
@@ -27,6 +29,9 @@ from dolake.tables.types import ListType, Primitive, StructType, Type, can_be_ad
 
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+"""What a decimal looks like as text. Python's own reading takes `NaN`, `1_000`, spaces, and digits of any script."""
 _FLOAT_EXACT_MAX = 2**24
 _FLOAT_MAX = 3.4028234663852886e38
 
@@ -38,6 +43,28 @@ class Misfit(Exception):
 class NewField(Exception):
     """The value would fit if the struct had one more field, and the table has room for it."""
 
+
+class Written(float):
+    """A fraction that still knows its text, which can have more digits than a double, or be larger than all of them."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Written:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+
+decode_written = msgspec.json.Decoder(float_hook=Written).decode
+"""A JSON value in which all fractions are `Written`."""
+
+
+def _as_written(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(value.text.encode())
+
+
+_encode_written = msgspec.json.Encoder(enc_hook=_as_written).encode
 
 Fitter = Callable[[Any], Any]
 """Takes a decoded JSON value; returns what Arrow takes for it (a time as microseconds) or raises one of these."""
@@ -57,9 +84,16 @@ def fitter(type_: Type, *, is_full: bool, depth: int = 1) -> Fitter:
 def _fit_long(value: Any) -> int:
     if type(value) is int and LONG_MIN <= value <= LONG_MAX:
         return value
-    if type(value) is float and abs(value) <= EXACT_MAX and value.is_integer():
+    if isinstance(value, float) and abs(value) <= EXACT_MAX and value.is_integer() and _is_exact(value):
         return int(value)
     raise Misfit
+
+
+def _is_exact(value: float) -> bool:
+    """Whether the text says this number, and not one that is nearly it."""
+    with contextlib.suppress(ArithmeticError):  # an exponent of twenty digits
+        return not isinstance(value, Written) or Decimal(value.text) == value
+    return False
 
 
 def _fit_int(value: Any) -> int:
@@ -74,14 +108,14 @@ def _fit_float(value: Any) -> float:
     if type(value) is int:
         if abs(value) <= _FLOAT_EXACT_MAX:
             return float(value)
-    elif type(value) is float and abs(value) <= _FLOAT_MAX:
-        return value
+    elif isinstance(value, float) and abs(value) <= _FLOAT_MAX:
+        return float(value)
     raise Misfit
 
 
 def _fit_double(value: Any) -> float:
-    if type(value) is float:
-        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
     if type(value) is int and abs(value) <= EXACT_MAX:
         return float(value)
     raise Misfit
@@ -94,7 +128,7 @@ def _fit_boolean(value: Any) -> bool:
 
 
 def _fit_string(value: Any) -> str:
-    return value if type(value) is str else msgspec.json.encode(value).decode()
+    return value if type(value) is str else _encode_written(value).decode()
 
 
 def _fit_timestamp(value: Any) -> int:
@@ -120,16 +154,18 @@ def _fit_date(value: Any) -> date:
 
 
 def _fit_uuid(value: Any) -> bytes:
-    if type(value) is str and len(value) == len("00000000-0000-0000-0000-000000000000"):
-        with contextlib.suppress(ValueError):
-            return uuid.UUID(value).bytes
+    if type(value) is str and _UUID.fullmatch(value):
+        return uuid.UUID(value).bytes
     raise Misfit
 
 
 def _fit_binary(value: Any) -> bytes:
+    """Base64 as it is written for these bytes: `AB==` means the same as `AA==`, and would come back as that."""
     if type(value) is str:
         with contextlib.suppress(ValueError):
-            return base64.b64decode(value, validate=True)
+            found = base64.b64decode(value, validate=True)
+            if base64.b64encode(found) == value.encode():
+                return found
     raise Misfit
 
 
@@ -141,10 +177,10 @@ def _fitter_of_decimal(type_: Primitive) -> Fitter:
     unit = Decimal(1).scaleb(-scale)
 
     def fit_decimal(value: Any) -> Decimal:
-        """A float stands for its shortest text: exact as long as nobody wrote more digits than a double holds."""
-        if type(value) in (int, float, str, Decimal):
+        text = value.text if isinstance(value, Written) else value if type(value) is str else repr(value)
+        if type(value) is not bool and _NUMBER.fullmatch(text):
             with contextlib.suppress(ArithmeticError):
-                return Decimal(repr(value) if type(value) is float else value).quantize(unit, context=context)
+                return Decimal(text).quantize(unit, context=context)
         raise Misfit
 
     return fit_decimal

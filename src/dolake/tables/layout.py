@@ -82,9 +82,9 @@ def is_known(type_: Any) -> bool:
     """Whether values can be written as this type. Somebody else may have made the table, with types of their own."""
     if isinstance(type_, str):
         return parse_type(type_) == type_ or decimal_of(type_) is not None
-    if type_["type"] == "list":
-        return is_known(type_["element"])
-    return type_["type"] == "struct" and all(is_known(field["type"]) for field in type_["fields"])
+    inside = [type_["element"]] if type_["type"] == "list" else [field["type"] for field in type_.get("fields", ())]
+    # Arrow makes a column of uuids from Python's values, but not a list or an object with one in it.
+    return type_["type"] in ("list", "struct") and all(each != "uuid" and is_known(each) for each in inside)
 
 
 def properties(table: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ Iceberg table. Pure. The rules that need saying:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Set
 from datetime import UTC, datetime, timedelta
@@ -146,7 +147,7 @@ def _kind_of(value: bool | int | float | str) -> Kind:
             return "json"
         return "long" if abs(value) <= EXACT_MAX else "wide"
     if isinstance(value, float):
-        return "double"
+        return "double" if math.isfinite(value) else "json"
     return "string" if timestamp_us(value) is None else "timestamptz"
 
 

@@ -66,6 +66,9 @@ Columns = tuple[Field, ...]
 
 
 _DECIMAL = re.compile(r"(?:decimal|numeric)\s*\(\s*(\d{1,2})\s*(?:,\s*(\d{1,2})\s*)?\)")
+_FLOAT = re.compile(r"float\s*\(\s*(\d{1,2})\s*\)")
+_FLOAT_BITS_MAX = 24
+"""`float(53)` is SQL for a double: the number counts bits."""
 _SIZE = re.compile(r"\s*\(\s*\d+(?:\s*,\s*\d+)?\s*\)")
 PRECISION_MAX = 38
 _OTHER_WORDS = {
@@ -90,6 +93,8 @@ def parse_type(text: str) -> Primitive | None:
     if found := _DECIMAL.fullmatch(word):
         precision, scale = int(found[1]), int(found[2] or 0)
         return f"decimal({precision}, {scale})" if scale <= precision and 0 < precision <= PRECISION_MAX else None
+    if (found := _FLOAT.fullmatch(word)) and int(found[1]) > _FLOAT_BITS_MAX:
+        return "double"
     word = _SIZE.sub("", word).strip()
     word = _OTHER_WORDS.get(word, word)
     return word if word in PRIMITIVES else None

@@ -43,9 +43,12 @@ class Loaded:
     files: list[DataFile]
 
 
-def shapes_of(state_schema: dict[str, Any], changes_schema: dict[str, Any]) -> Shapes:
+def shapes_of(
+    state_schema: dict[str, Any], changes_schema: dict[str, Any], earlier: Sequence[dict[str, Any]] = ()
+) -> Shapes:
+    """`earlier` are the schemas that the changes once had."""
     columns, conflicts = shared_columns(state_schema, changes_schema)
-    state, changes = side_of(state_schema, columns), side_of(changes_schema, columns)
+    state, changes = side_of(state_schema, columns), side_of(changes_schema, columns, earlier)
     return Shapes(columns, conflicts, state, changes, SOURCE in state.expressions)
 
 

@@ -128,7 +128,8 @@ class _Run:
     ) -> None:
         if table.state is None or table.changes is None:
             return
-        shapes = shapes_of(table.state.schema, table.changes.schema)
+        earlier = table.changes.metadata.get("schemas", ())
+        shapes = shapes_of(table.state.schema, table.changes.schema, earlier)
         read = self._new_check(table.name, "rows")
         self._begin(f"{table.name}: changes")
         changes = load_changes(self._connection, table.number, shapes, changes_files, read, self._advance)

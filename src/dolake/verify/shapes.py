@@ -70,13 +70,19 @@ def shared_columns(state: Json, changes: Json) -> tuple[list[Column], list[str]]
     return [Column(name, type_) for name, type_ in found.items()], conflicts
 
 
-def side_of(schema: Json, columns: Iterable[Column]) -> Side:
-    """How the files of this table are read, with types that hold what the other table has too."""
+def side_of(schema: Json, columns: Iterable[Column], earlier: Iterable[Json] = ()) -> Side:
+    """How the files of this table are read, with types that hold what the other table has too.
+
+    `earlier` are the schemas that it had: DuckDB finds the parts of a struct by name, and refuses a file that has none
+    of them, such as one from before all columns got other names.
+    """
     types = {column.name: column.type for column in columns}
     entries, expressions = [], {}
     for field in schema["fields"]:
         own, name = f"c{field['id']}", field["name"]
-        type_ = _before_type(field["type"], types) if name == BEFORE else types.get(name, field["type"])
+        type_ = types.get(name, field["type"])
+        if name == BEFORE:
+            type_ = _before_type(field["type"], types, earlier)
         text = type_name(type_).replace("'", "''")
         entries.append(f"{field['id']}: {{name: '{own}', type: '{text}', default_value: NULL}}")
         expressions[name] = own
@@ -106,9 +112,13 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _before_type(type_: Json, types: dict[str, Any]) -> Json:
-    """The row before a change has the columns of the table, so they are widened like these."""
-    fields = [field | {"type": types.get(field["name"], field["type"])} for field in type_["fields"]]
+def _before_type(type_: Json, types: dict[str, Any], earlier: Iterable[Json]) -> Json:
+    """The row before a change has the columns of the table, so they are widened like these; and those it once had."""
+    before = [field["type"] for schema in earlier for field in schema["fields"] if field["name"] == BEFORE]
+    # DuckDB takes names that differ only in case for the same.
+    once = {field["name"].casefold(): field for each in before for field in each["fields"]}
+    now = {field["name"].casefold(): field for field in type_["fields"]}
+    fields = [field | {"type": types.get(field["name"], field["type"])} for field in (once | now).values()]
     return type_ | {"fields": fields}
 
 
