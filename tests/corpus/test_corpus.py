@@ -12,7 +12,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import zip_longest
@@ -270,8 +270,15 @@ def test_our_own_sql_has_the_same_rows(corpus: Corpus, stream: Stream) -> None:
 
 @each_stream
 def test_our_own_sql_has_them_before_they_are_published(corpus: Corpus, stream: Stream) -> None:
-    for live, published in corpus.asked[stream.name]:
-        assert_same(live, published)
+    """But for columns that are renamed and dropped: these are so with the publish (docs/explain/values.md)."""
+    for (live, published), changes in zip(corpus.asked[stream.name], stream.batches, strict=False):
+        if not any(alters_columns(change) for change in changes):
+            assert_same(live, published)
+
+
+def alters_columns(change: Mapping[str, Any]) -> bool:
+    ddl = (change.get("metadata") or {}).get("ddl") or {}
+    return str(ddl.get("action", "")).endswith("_column")
 
 
 def plain_rows(stream: Stream) -> Rows:

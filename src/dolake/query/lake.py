@@ -54,6 +54,18 @@ class LakeTable:
         return self.is_managed and OURS in self.metadata.get("properties", {})
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether somebody has made it for the pipeline, which has not written to it yet."""
+        return self.is_managed and not self.is_ours and self.snapshot is None
+
+    @property
+    def pinned_columns(self) -> frozenset[str]:
+        """Columns that divide or sort the table, or once did: these keep their types."""
+        lists = (*self.metadata.get("partition-specs", ()), *self.metadata.get("sort-orders", ()))
+        ids = {field["source-id"] for each in lists for field in each["fields"]}
+        return frozenset(field["name"] for field in self.schema["fields"] if field["id"] in ids)
+
+    @property
     def snapshot(self) -> Json | None:
         return self.find_snapshot(self.metadata.get("current-snapshot-id"))
 

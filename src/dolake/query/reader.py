@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +32,7 @@ from dolake.query.time_travel import begun_sql, oldest_sql, position_sql, scan_p
 from dolake.tables.layout import CHANGES_SUFFIX, KEY, QUARANTINE_SUFFIX, RESCUED
 from dolake.tables.names import plain_table_name
 from dolake.tables.rules import LakeRules
+from dolake.tables.schema import EXACT_MAX
 from dolake.tables.types import OUR_NAMES, source_name
 
 _TRIES = 5
@@ -160,7 +162,7 @@ class View:
         """The rows that this reference means."""
         name = Name(tuple(reference.namespace.split(".")), reference.table)
         table = self.moment.tables.get(name)
-        if table is not None and not table.is_ours:
+        if table is not None and not table.is_ours and not table.is_waiting:
             return self._foreign(table, reference)
         is_changes = name.name.endswith(CHANGES_SUFFIX)
         name_of_state = Name(name.namespace, name.name.removesuffix(CHANGES_SUFFIX))
@@ -171,6 +173,8 @@ class View:
                 self._sort_out(name_of_state, plain)
             tail = self.reader.tail.table(plain)
             self.reader.live.give_rows(tail, state)
+            if tail is not None:
+                tail.can_rebuild = partial(self._can_rebuild, state, changes, self.reader.tail.rebuild_rows_max(plain))
             if state is None and tail is None:
                 raise self._unknown(name)
             snapshot_id = self._snapshot_id(reference, state if not is_changes else changes)
@@ -184,6 +188,19 @@ class View:
             if is_changes or self._means_history(named):
                 return self._history(name, changes, plain, reference, shows_all=is_changes)
             return self._state(name, state, changes, plain, reference)
+
+    def _can_rebuild(self, state: LakeTable | None, changes: LakeTable | None, rows_max: int, column: str) -> bool:
+        """Whether the pipeline will make whole numbers fractions, by what it looks at: size, use, and exactness."""
+        snapshot = changes.snapshot if changes else None
+        if state is None or changes is None or snapshot is None:
+            return True
+        rows = int((snapshot.get("summary") or {}).get("total-records", 0))
+        if rows > rows_max or column in state.pinned_columns:
+            return False
+        bounds = (Condition(column, ">", (EXACT_MAX,)), Condition(column, "<", (-EXACT_MAX,)))
+        return not any(
+            file.reason is None for each in bounds for file in planned(self.reader.manifests, changes, snapshot, [each])
+        )
 
     def _sort_out(self, quarantine: Name, plain: str) -> None:
         """Changes that belong into a quarantine are found when those of its table are read."""

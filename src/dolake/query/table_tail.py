@@ -33,7 +33,7 @@ from dolake.query.folding import Folding
 from dolake.tables.layout import KEY, RESCUED, SOURCE, changes_schema
 from dolake.tables.rules import ReadingRules
 from dolake.tables.schema import Seen, grow, grown
-from dolake.tables.types import Columns
+from dolake.tables.types import Columns, column_name
 from dolake.wire.messages import RawEvent
 
 _GROWS_MAX = 5
@@ -89,6 +89,10 @@ class TableTail:
     """Takes the changes that cannot be rows."""
     old_rows: OldRows | None = None
     """The table's own rows, for changes that do not send all columns; whoever asks sets it."""
+    can_rebuild: Callable[[str], bool] = lambda _column: True
+    """Whether a column of the table will get another type for a value that wants one; whoever asks sets it."""
+    _kept_types: set[str] = field(default_factory=set)
+    """Columns of the table that keep their type."""
     _clears: list[Position] = field(default_factory=list)
     """Where the table was emptied."""
     _pending: Gathered = field(default_factory=Gathered)
@@ -205,6 +209,7 @@ class TableTail:
         """Turn what is pending into rows. A column that the table lacks makes all of the tail be read again."""
         if base != self._base:
             self._base, self._seen, self._declared = base, Seen(), ()
+            self._kept_types.clear()
             self._unread()
         has_looked_again = False
         for _ in range(_GROWS_MAX):
@@ -215,7 +220,14 @@ class TableTail:
                 self._unread()  # what is not sent may be in an earlier change
             read = read_changes(
                 self._pending,
-                Table(columns, _shape(columns), self.has_source_in_key, self.rules, _names(columns), self.old_rows),
+                Table(
+                    columns,
+                    _shape(columns),
+                    self.has_source_in_key,
+                    self.rules,
+                    _names(columns) - self._kept_types,
+                    self.old_rows,
+                ),
             )
             if isinstance(read, Unwritable):
                 self._pending, aside = sort_out(self._pending, read.problems, self.name)
@@ -244,14 +256,16 @@ class TableTail:
         )
 
     def _columns(self, base: Columns) -> Columns:
-        """As the pipeline will make them; whole numbers become fractions here whatever the table's size."""
+        """As the pipeline will make them."""
+        wanted = {column_name(name) for name, part in self._seen.fields.items() if "double" in part.kinds}
+        self._kept_types |= {name for name in wanted & _names(base) if not self.can_rebuild(name)}
         growth = grow(
             base,
             self._seen,
             leaves_max=self.rules.leaves_max,
             inference=self.rules.inference,
             declared=(*self._declared, *self.rules.declared) if self._declared or not base else self.rules.declared,
-            rebuildable=_names(base),
+            rebuildable=_names(base) - self._kept_types,
         )
         return grown(base, growth)
 

@@ -69,6 +69,9 @@ class Tail:
                 if self._end is not None:
                     self._begin_at(self._start)
 
+    def rebuild_rows_max(self, table: str) -> int:
+        return self._rules.of(table).rebuild_rows_max
+
     def durable(self) -> Position:
         return self._reader.durable()
 
