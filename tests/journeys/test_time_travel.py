@@ -7,6 +7,7 @@ memory says what each moment looked like.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Iterator
 from contextlib import suppress
@@ -255,7 +256,14 @@ async def _all_of(lake: LakeClient, table: str, **options: Any) -> Rows:
     """The rows of a table by key, without nulls, which a column that came later has in all earlier rows."""
     result = await lake.query(f"SELECT *, _key, _rescued FROM {table}", **options)  # noqa: S608 - our own names
     rows = [{name: _without_nulls(value) for name, value in row.items() if value is not None} for row in dicts(result)]
-    return {str(row["_key"]): row for row in rows}
+    return {str(row["_key"]): _whole(row) for row in rows}
+
+
+def _whole(row: dict[str, Any]) -> dict[str, Any]:
+    """A fraction and 2^60 share no column of numbers: which of them is rescued depends on where publishes were cut."""
+    rescued = json.loads(row.pop("_rescued", "{}"))
+    numbers = {"number": rescued.pop("number")} if "number" in rescued else {}
+    return row | numbers | ({"_rescued": rescued} if rescued else {})
 
 
 def _without_nulls(value: Any) -> Any:

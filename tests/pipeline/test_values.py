@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import aiohttp
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import DecimalType, IntegerType, NestedField, StringType, TimeType
 
 from dolake.client import connect
 from tests.support.aio import run
@@ -48,6 +51,9 @@ mask = {email = "hash", name = "redact", phone = "truncate(3)"}
 
 [tables."typed.hashed"]
 mask = {email = "hash"}
+
+[tables."typed.widths"]
+columns = {price = "int"}
 
 [tables."typed.large"]
 rebuild_rows_max = 0
@@ -198,6 +204,30 @@ def test_a_source_declares_types_and_widens_them(lake: ServerProcess, catalog: R
     assert rows_of(catalog, "typed.told")["1"]["price"] == Decimal("1234567890.25")
 
 
+def test_the_settings_have_the_last_word_on_a_width(lake: ServerProcess, catalog: RestCatalog) -> None:
+    schema = [{"name": "price", "type": "bigint"}]
+    send(lake, insert("typed.widths", "1", {"price": 1}, schema=schema))
+    assert ask(lake, "SELECT price FROM typed.widths") == [[1]]
+    flush(lake)
+    assert types_of(catalog, "typed.widths") == {"price": "int"}
+
+
+def test_upkeep_beside_columns_that_get_another_type_loses_nothing(lake: ServerProcess, catalog: RestCatalog) -> None:
+    for number in range(3):
+        send(lake, insert("typed.kept", str(number), {"n": number}))
+        flush(lake)
+    patch = {"tables": {"typed.kept": {"columns": {"n": "double"}}}}
+    assert lake.get("/v1/config", method="PATCH", body=patch)[0] == 200
+    job = lake.get("/v1/compaction/run", method="POST", body={"namespace": "typed", "table": "kept"})
+    assert job[0] < 300, job
+    time.sleep(3)
+    assert sorted(row["n"] for row in rows_of(catalog, "typed.kept").values()) == [0, 1, 2]
+    send(lake, insert("typed.kept", "3", {"n": 0.5}))
+    flush(lake)
+    assert sorted(row["n"] for row in rows_of(catalog, "typed.kept").values()) == [0, 0.5, 1, 2]
+    assert types_of(catalog, "typed.kept") == {"n": "double"}
+
+
 def test_a_number_beyond_int_widens_its_column(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("typed.declared", "wide", {"small": 2**40}))
     flush(lake)
@@ -207,9 +237,6 @@ def test_a_number_beyond_int_widens_its_column(lake: ServerProcess, catalog: Res
 
 
 def test_a_table_that_was_made_beforehand_keeps_its_types(lake: ServerProcess, catalog: RestCatalog) -> None:
-    from pyiceberg.schema import Schema
-    from pyiceberg.types import DecimalType, IntegerType, NestedField, StringType, TimeType
-
     catalog.create_namespace_if_not_exists("made")
     catalog.create_table("made.odd", Schema(NestedField(1, "at", TimeType())))
     refused = lake.get("/v1/namespaces/made/tables/odd/adopt", method="POST")
@@ -219,6 +246,7 @@ def test_a_table_that_was_made_beforehand_keeps_its_types(lake: ServerProcess, c
         NestedField(1, "id", IntegerType(), required=True),
         NestedField(2, "price", DecimalType(8, 3)),
         NestedField(4, "note", StringType()),
+        identifier_field_ids=[1],
     )
     catalog.create_table("made.before", schema)
     assert lake.get("/v1/namespaces/made/tables/before/adopt", method="POST")[0] == 200
@@ -384,6 +412,37 @@ def test_a_renamed_table_has_its_rows_and_history_under_the_new_name(lake: Serve
     assert ask(lake, "SELECT n FROM typed.second_name ORDER BY n") == [[2], [3]]
 
 
+def test_a_table_of_somebody_else_is_no_new_name(lake: ServerProcess, catalog: RestCatalog) -> None:
+    catalog.create_namespace_if_not_exists("made")
+    catalog.create_table("made.theirs", Schema(NestedField(1, "id", IntegerType())))
+    send(lake, insert("typed.stays", "1", {"n": 1}))
+    flush(lake)
+    send(lake, ddl("typed.stays", "rename", to="made.theirs"), ddl("typed.stays", "rename", to="typed.stays"))
+    flush(lake)
+    assert rows_of(catalog, "typed.stays")["1"]["n"] == 1
+    assert [each["_operation"] for each in changes_of(catalog, "typed.stays")] == ["INSERT", "RENAME", "RENAME"]
+
+
+def test_an_action_whose_name_is_written_with_escapes_is_one(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("typed.escaped", "1", {"n": 1}))
+    flush(lake)
+    escaped = (
+        b'{"type":"cdc_batch","sourceDoId":"escaping","sequenceNumber":1,"events":[{"sequence":1,"timestamp":1,'
+        b'"operation":"DELETE","table":"typed.escaped","rowId":"-","metadata":{"\\u0064dl":{"action":"truncate"}}}]}'
+    )
+
+    async def speak() -> None:
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{lake.url}/ws") as socket:
+            await socket.send_str('{"type":"connect","sourceDoId":"escaping","lastAckSequence":0}')
+            await socket.receive()
+            await socket.send_str(escaped.decode())
+            assert (await socket.receive_json())["type"] == "ack"
+
+    run(speak(), timeout_s=_WAIT_S)
+    flush(lake)
+    assert rows_of(catalog, "typed.escaped") == {}
+
+
 # --- columns that were not sent --------------------------------------------------------------------------------------
 
 
@@ -545,7 +604,24 @@ def test_left_out_and_masked_values_are_nowhere_once_the_journal_is_trimmed(
         flush(lake)
 
 
+def test_a_masked_column_is_masked_in_any_case_and_keeps_its_name(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(
+        lake,
+        insert("typed.people", "9", {"id": 9, "EMAIL": "bob@example.org", "PassWord": "letmein"}),
+        ddl("typed.people", "rename_column", column="email", to="mail"),
+    )
+    flush(lake)
+    columns = types_of(catalog, "typed.people")
+    assert "mail" not in columns
+    row = rows_of(catalog, "typed.people")["9"]
+    assert "bob@example.org" not in str(row)
+    assert "letmein" not in str(row)
+
+
 def test_changes_that_the_lake_does_not_take_are_passed_over(lake: ServerProcess, catalog: RestCatalog) -> None:
+    catalog.create_namespace_if_not_exists("private")
+    catalog.create_table("private.notes", Schema(NestedField(1, "id", IntegerType())))
+    send(lake, insert("private.notes", "1", {"body": "x"}), ddl("private.notes", "truncate"))
     send(lake, insert("private.diary", "1", {"body": "x"}), insert("private.diary", "2", {"body": "y"}))
     flush(lake)
     status = lake.get("/status")[1]

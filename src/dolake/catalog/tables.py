@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
 from dolake.catalog import locations
 from dolake.catalog.afterwards import LATER_S, Afterwards
 from dolake.catalog.base import CatalogStore, Create, Move, Name, Pointer, Publish, Published, Remember
@@ -31,9 +33,11 @@ from dolake.catalog.register import registered_table_metadata
 from dolake.catalog.values import Json, as_objects, refuse
 from dolake.errors import InvalidInput, NotFound, OutcomeUnknown
 from dolake.tables.layout import MANAGED, is_known
+from dolake.tables.types import source_name
 
 _DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 _TRIES_MAX = 5
+_FORMAT_MAX = 2
 _WRITERS = 8
 _Part = TypeVar("_Part")
 
@@ -355,6 +359,13 @@ class Tables:
     def _refuse_unwritable(self, document: Document) -> None:
         current = document.metadata.get("current-schema-id")
         schema = next((each for each in document.metadata["schemas"] if each.get("schema-id") == current), None)
+        if document.metadata.get("format-version", 1) > _FORMAT_MAX:
+            raise IllegalArgument(f"DoLake writes tables up to format {_FORMAT_MAX}", hint="make the table so")
+        for field in (schema or {}).get("fields", ()):
+            if source_name(field["name"]) is None and field["type"] != "string":
+                raise IllegalArgument(f"{field['name']} is a column of DoLake's own", hint="call it otherwise")
+            if not isinstance(field["type"], str) and b'"required":true' in msgspec.json.encode(field["type"]):
+                raise IllegalArgument(f"{field['name']} has parts that must not be null", hint="let them be null")
         odd = [field["name"] for field in (schema or {}).get("fields", ()) if not is_known(field["type"])]
         if odd:
             raise IllegalArgument(

@@ -183,7 +183,8 @@ def _transformed(array: pa.Array, divider: Divider) -> pa.Array:
         case "bucket":
             return _by_value(plain, BucketTransform(int(width[:-1])).transform(divider.type))
         case "truncate" if is_whole:
-            return _whole(plain, lambda each: each - np.mod(each, int(width[:-1])))
+            size = np.int32 if isinstance(divider.type, IntegerType) else np.int64  # both wrap around, as Java does
+            return _whole(plain, lambda each: (each - np.mod(each, int(width[:-1]))).astype(size))
         case "truncate" if isinstance(divider.type, StringType):
             return pc.utf8_slice_codeunits(plain, 0, int(width[:-1]))
         case "truncate":

@@ -112,7 +112,7 @@ class Compactor:
         with publisher.in_flight.one(), publisher.turns:
             publisher.look_if_uncertain()
             source = publisher.tables.find(name)
-            if source is None:
+            if source is None or source.is_altering:
                 return False
             table = source.state if is_state else source.changes
             if publisher.iceberg.manifest_count(table) <= manifests_max:
@@ -126,7 +126,8 @@ class Compactor:
         self._publisher.look_if_uncertain()
         source = self._publisher.tables.find(name)
         files = {} if source is None else source.files if is_state else source.changes_files
-        if source is None or any(path not in files or path in source.busy for path in paths):
+        is_altering = source is not None and source.is_altering
+        if source is None or is_altering or any(path not in files or path in source.busy for path in paths):
             raise Conflict(f"files of {name} are not there any more", hint="they were merged or removed meanwhile")
         assert len({partition_of(files[path]) for path in paths}) == 1, "files of one partition become one"
         source.busy.update(paths)
@@ -152,7 +153,7 @@ class Compactor:
         """Put the new files in place of the old ones; returns how many of their rows are deleted already."""
         publisher, source = self._publisher, piece.source
         publisher.look_if_uncertain()
-        if publisher.tables.find(source.name) is not source:
+        if publisher.tables.find(source.name) is not source or source.is_altering:
             raise Conflict(f"{source.name} was loaded anew meanwhile", hint="the next look starts again")
         plan, outdated = self._rebased(piece, rewritten)
         change = TableChange(

@@ -102,12 +102,12 @@ class _Walk:
         self.event_count += record.change_count
         self.byte_count += len(record.payload)
         self.tables.update(map(plain_table_name, record.tables))
-        self.has_unchanged |= _UNCHANGED_MARK in record.payload
+        self.has_unchanged |= may_say(_UNCHANGED_MARK, record.payload)
         self._look_for_ddl(record, start)
         self._follow_transactions(record)
 
     def _look_for_ddl(self, record: Record, start: Position) -> None:
-        if _DDL_MARK not in record.payload:
+        if not may_say(_DDL_MARK, record.payload):
             return
         for at, event in enumerate(decode_raw_batch(record.payload).events, record.position):
             metadata = metadata_of(event) if at >= start else None
@@ -117,7 +117,7 @@ class _Walk:
 
     def _follow_transactions(self, record: Record) -> None:
         """Its stream's next change with another transaction, or without one, ends the last one."""
-        if _MARK not in record.payload:
+        if not may_say(_MARK, record.payload):
             self.open.pop(record.stream, None)
             return
         for at, event in enumerate(decode_raw_batch(record.payload).events, record.position):
@@ -182,6 +182,11 @@ def next_cut(
             return Cut(start, start, (), frozenset(), place, since_ms)
     slices = tuple(_slices(walk.records, start, end, 1 if walk.has_unchanged else parallel))
     return Cut(start, end, slices, frozenset(walk.tables), _place_of(walk.records, end))
+
+
+def may_say(mark: bytes, payload: bytes) -> bool:
+    """Whether this name may stand in the JSON: as it is, or with a letter of it written as an escape."""
+    return mark in payload or b"\\u00" in payload
 
 
 def metadata_of(event: RawEvent) -> EventMetadata | None:

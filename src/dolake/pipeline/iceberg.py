@@ -34,8 +34,8 @@ class IcebergTable:
     schema: str
     snapshot_id: int | None
     is_managed: bool
-    is_ours: bool
-    """Whether the pipeline has made it, or taken it over."""
+    ours: str | None
+    """The source's name of the table, where the pipeline has made it or taken it over."""
     java: Any
     specs: tuple[Json, ...] = (_UNPARTITIONED,)
     """All partition specs that it ever had; the current one is the last."""
@@ -249,6 +249,7 @@ class Iceberg:
         try:
             wanted = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
             update = table.java.updateSchema().unionByNameWith(wanted)
+            update.setIdentifierFields(self._jvm.java.util.ArrayList())
             for column in table.java.schema().columns():
                 if column.isRequired() and source_name(column.name()) is not None:
                     update.makeColumnOptional(column.name())
@@ -420,7 +421,7 @@ class Iceberg:
             schema=self._jvm.org.apache.iceberg.SchemaParser.toJson(java.schema()),
             snapshot_id=None if snapshot is None else snapshot.snapshotId(),
             is_managed=java.properties().get(MANAGED) == "true",
-            is_ours=java.properties().get(OURS) is not None,
+            ours=java.properties().get(OURS),
             java=java,
             specs=before.specs if before else self._specs(java),
             sorted_by=before.sorted_by if before else self._sorted_by(java),

@@ -138,13 +138,13 @@ class Publisher:
 
     def _after_ddl(self, cut: Cut) -> Cut:
         """Do to the table what its source has done to its own; the cut that is left to publish."""
-        if cut.ddl is None:
+        (name, *_) = cut.tables
+        if cut.ddl is None or not self.tables.rules.takes(name):
             return cut
-        (name,) = cut.tables
         ddl, source = cut.ddl, self.tables.find(name)
         logger.info("table changed by its source", extra={"table": name, "action": ddl.action})
         match ddl.action:
-            case "rename" if ddl.to is not None and self.tables.rules.takes(name):
+            case "rename" if ddl.to is not None:
                 now = self.tables.rename(name, plain_table_name(ddl.to))
                 return replace(cut, tables=frozenset([now]), called=(name, now))
             case "rename_column" if source and ddl.column and ddl.to:

@@ -17,7 +17,7 @@ from msgspec.json import Decoder, encode
 from numpy.typing import NDArray
 
 from dolake.keyindex.hashes import Hashes, hash_keys, no_hashes
-from dolake.pipeline.cut import metadata_of
+from dolake.pipeline.cut import may_say, metadata_of
 from dolake.pipeline.files import Shape
 from dolake.pipeline.fold import Outcomes, outcomes
 from dolake.pipeline.gather import Gathered
@@ -79,7 +79,9 @@ def read_changes(changes: Gathered, table: Table) -> ReadChanges | Wanting | Unw
     columns, rules, rebuildable = table.columns, table.rules, table.rebuildable
     metadata = metadata_by_change(changes.events)
     declared = declared_by(metadata)
-    if declared and grow(columns, Seen(), declared=declared, leaves_max=rules.leaves_max, rebuildable=rebuildable):
+    said = {column.name: column for column in (*declared, *(rules.declared if declared else ()))}
+    wanted = tuple(said.values())
+    if declared and grow(columns, Seen(), declared=wanted, leaves_max=rules.leaves_max, rebuildable=rebuildable):
         return Wanting(Seen(), declared)
     images = [_image_of(event) for event in changes.events]
     for at, each in metadata.items():
@@ -123,7 +125,7 @@ def metadata_by_change(events: list[RawEvent]) -> dict[int, EventMetadata]:
 
 def has_unchanged(events: list[RawEvent]) -> bool:
     """Whether one of these leaves columns out that have not changed."""
-    return any(_UNCHANGED in bytes(event.metadata) for event in events if event.metadata is not UNSET)
+    return any(may_say(_UNCHANGED, bytes(event.metadata)) for event in events if event.metadata is not UNSET)
 
 
 def declared_by(metadata: Mapping[int, EventMetadata]) -> Columns:

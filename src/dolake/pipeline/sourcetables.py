@@ -104,6 +104,11 @@ class SourceTable:
         )
 
     @property
+    def is_altering(self) -> bool:
+        """Whether columns change with the next publish: until then nobody else may commit to the table."""
+        return self.rebuild is not None or self.state.pending is not None or self.changes.pending is not None
+
+    @property
     def rebuildable(self) -> frozenset[str]:
         """Columns that may get another type within a publish: of a small table, while nobody else reads its files."""
         rows = sum(entry["record-count"] for entry in self.changes_files.values())
@@ -142,6 +147,13 @@ class SourceTable:
             "sort": self.arrangement.sort,
             "sort_order_id": self.arrangement.sort_order_id,
         }
+
+
+def _renames(old: str, new: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
+    """The names of all tables of a source table, before and after; and what they say of themselves then."""
+    for each in (str, quarantine_of):
+        for before, after in zip(layout.table_names(each(old)), layout.table_names(each(new)), strict=True):
+            yield before, after, each(new)
 
 
 def _joined(first: Columns, second: Columns) -> Columns:
@@ -185,11 +197,16 @@ class SourceTables:
             if state is None or changes is None:
                 return None
             self._known[name] = self._open(name, *self._aligned(state, changes))
-            self._follow_declared(self._known[name])
         return self._known[name]
 
+    def find_for_publish(self, name: str) -> SourceTable | None:
+        """The table with all columns that the settings declare: what changes for that goes out with the publish."""
+        source = self.find(name)
+        if source is not None and not source.is_altering:
+            self._follow_declared(source)
+        return source
+
     def _follow_declared(self, source: SourceTable) -> None:
-        """The settings may declare columns that the table does not have so yet."""
         declared = source.rules.reading.declared
         leaves_max, rebuildable = source.rules.reading.leaves_max, source.rebuildable
         if declared and grow(source.columns, Seen(), declared=declared, leaves_max=leaves_max, rebuildable=rebuildable):
@@ -273,7 +290,8 @@ class SourceTables:
         names = {column.name for column in source.columns}
         parts = {part["name"] for spec in source.state.specs for part in spec["fields"]}
         taken = {name.casefold() for name in (names | parts) - {old}}
-        if old not in names or not can_be_added(new, taken):
+        is_kept = old in source.state.pinned_columns or source.rules.reading.is_touched(old)
+        if old not in names or is_kept or not can_be_added(new, taken):
             logger.warning("column not renamed", extra={"table": source.name, "columns": [old, new]})
             return
         source.state = self._iceberg.rename_columns(source.state, [old], new)
@@ -301,18 +319,28 @@ class SourceTables:
 
     def rename(self, old: str, new: str) -> str:
         """Give a source's tables another name; the name that they have now. Can be done again after a crash."""
-        if self.find(old) is None and self.find(new) is not None:
-            return new
-        if self.find(new) is not None and self.find(old) is not None:
-            logger.warning("table not renamed", extra={"table": old, "reason": f"there is a table {new}"})
+        reason = self._problem_with_rename(old, new)
+        if reason:
+            logger.warning("table not renamed", extra={"table": old, "to": new, "reason": reason})
             return old
-        for each in (quarantine_of, str):
-            for before, after in zip(layout.table_names(each(old)), layout.table_names(each(new)), strict=True):
-                if (found := self._load(before)) and self._load(after) is None:
-                    self._iceberg.rename(found, after, {layout.OURS: each(new)})
+        for before, after, name in _renames(old, new):
+            if found := self._iceberg.load(before):
+                self._iceberg.rename(found, after, {layout.OURS: name})
         self.forget(old)
+        self.forget(new)
         logger.info("table renamed", extra={"table": old, "to": new})
-        return new if self.find(new) else old
+        return new
+
+    def _problem_with_rename(self, old: str, new: str) -> str:
+        """Empty where nothing stands in the way. What an earlier try has renamed already does not."""
+        if self._rules.of(old).reading.changes_values and self._rules.of(old).reading != self._rules.of(new).reading:
+            return "its columns are left out or masked, and those of the new name are not"
+        for before, after, name in _renames(old, new):
+            target = self._iceberg.load(after)
+            is_done = target and target.ours in (name, old) and self._iceberg.load(before) is None
+            if target and not is_done:
+                return f"there is a table {'.'.join(after)}"
+        return ""
 
     def _create(self, name: str, state_schema: layout.Json, changes_schema: layout.Json) -> SourceTable:
         state_name, changes_name = layout.table_names(name)
@@ -323,7 +351,7 @@ class SourceTables:
         if state is None:
             partitions = self._wanted_partitions(name, state_schema) or []
             state = self._iceberg.create(state_name, state_schema, properties, partitions)
-        if not state.is_ours:
+        if state.ours is None:
             state = self._iceberg.take_over(state, state_schema, properties)
             logger.info("table taken over", extra={"table": name})
         logger.info("table created", extra={"table": name})

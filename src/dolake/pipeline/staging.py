@@ -134,7 +134,7 @@ class Staging:
         return [each.result() for each in running]
 
     def _remove(self, cut: Cut) -> None:
-        for name in cut.tables:
+        for name in filter(self._tables.rules.takes, cut.tables):
             with contextlib.suppress(DoLakeError, OSError):
                 if found := self._tables.find(name):
                     remove_files(found.state.location, self._token)
@@ -168,8 +168,9 @@ class Staging:
 
     def _ask(self, cut: Cut, only: frozenset[str] | None) -> list[Answer]:
         known = {each.name for each in self._tables.known}
-        names = {*cut.tables, *(known & set(map(quarantine_of, cut.tables)))}
-        plans = {name: found.plan for name in names if (found := self._tables.find(name))}
+        taken = set(filter(self._tables.rules.takes, cut.tables))
+        names = {*taken, *(known & set(map(quarantine_of, taken)))}
+        plans = {name: found.plan for name in names if (found := self._tables.find_for_publish(name))}
         called = {cut.called[0]: cut.called[1]} if cut.called else {}
         jobs = [
             SliceJob(

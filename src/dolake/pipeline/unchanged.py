@@ -24,7 +24,7 @@ from dolake.keyindex.hashes import Hashes
 from dolake.keyindex.runs import NOT_FOUND
 from dolake.pipeline.files import Shape, fitted, no_rows
 from dolake.storage.local import path_of
-from dolake.tables.layout import RESCUED
+from dolake.tables.layout import CLEARING, DDL_OPERATIONS, RESCUED
 from dolake.tables.types import column_name
 from dolake.wire.messages import EventMetadata, RawEvent
 
@@ -87,7 +87,8 @@ def plan_filling(
     for at, event in enumerate(events):
         of, (before, key) = metadata.get(at), keys[at]
         if of is not None and of.ddl is not None:
-            filling.places.clear()
+            if DDL_OPERATIONS[of.ddl.action] in CLEARING:
+                filling.places.clear()
             continue
         if of is not None and of.unchanged and event.operation == "UPDATE":
             _fill(filling, at, event, of.unchanged, image_of_old.get(at), filling.places.get(before))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from dolake.changes import StreamId
 from dolake.journal.record import Record
-from dolake.pipeline.cut import metadata_of
+from dolake.pipeline.cut import may_say, metadata_of
 from dolake.positions import Position
 from dolake.wire.messages import RawEvent
 
@@ -37,7 +37,7 @@ class Transactions:
 
     def follow(self, record: Record, events: list[RawEvent]) -> None:
         """Note what this record begins and ends."""
-        if MARK not in record.payload:
+        if not may_say(MARK, record.payload):
             self._end(record.stream, record.position + 1)
             return
         for at, event in enumerate(events, record.position):

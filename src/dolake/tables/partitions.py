@@ -160,6 +160,8 @@ def _problem(field: PartitionField, column: Json | None, done: Sequence[Json]) -
     kind = column["type"].partition("(")[0] if isinstance(column["type"], str) else column["type"]["type"]
     if not transform_fits(field.transform, kind):
         return f"{field.word()}: a column of type {kind} cannot be divided so"
+    if kind == "decimal" and field.transform.startswith("truncate"):
+        return f"{field.word()}: a decimal that is cut off may have more digits than its type"
     if kind in ("float", "double"):
         # Iceberg would allow it; but -0.0, 0.0 and NaN are the same or not the same, depending on whom you ask.
         return f"{field.word()}: fractions make no partitions"

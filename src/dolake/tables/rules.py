@@ -39,6 +39,11 @@ class ReadingRules(msgspec.Struct, frozen=True):
     mask_secret: str = ""
     """What goes into every hash, so that nobody can try out values."""
 
+    def is_touched(self, column: str) -> bool:
+        """Whether something of this column is kept from the lake; engines and we do not tell names by case."""
+        name = column.casefold()
+        return name in {each.casefold() for each in (*self.excluded, *(masked for masked, _ in self.masks))}
+
     @property
     def changes_values(self) -> bool:
         """Whether a row must be gone through before it is read."""
@@ -143,12 +148,13 @@ def without_secrets(image: bytes, rules: ReadingRules, *, is_own: bool = False) 
         values = _split_row(image)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return b"null"
-    masks = _masks_of(rules, is_own)
-    kept = {
-        name: masks[name](raw) if name in masks else raw
-        for name, raw in values.items()
-        if name not in rules.excluded and (rules.included is None or name in rules.included)
-    }
+    masks, excluded = _masks_of(rules, is_own), {name.casefold() for name in rules.excluded}
+    included = None if rules.included is None else {name.casefold() for name in rules.included}
+    kept = {}
+    for name, raw in values.items():
+        folded = name.casefold()
+        if folded not in excluded and (included is None or folded in included):
+            kept[name] = masks[folded](raw) if folded in masks else raw
     return _encode(kept)
 
 
@@ -157,7 +163,7 @@ Mask = Callable[[Raw], Any]
 
 @lru_cache(maxsize=256)
 def _masks_of(rules: ReadingRules, is_own: bool) -> dict[str, Mask]:
-    return {name: _mask_of(mask, rules.mask_secret.encode(), is_own) for name, mask in rules.masks}
+    return {name.casefold(): _mask_of(mask, rules.mask_secret.encode(), is_own) for name, mask in rules.masks}
 
 
 def _mask_of(mask: str, secret: bytes, is_own: bool) -> Mask:

@@ -27,7 +27,7 @@ _split_row = Decoder(dict[str, Raw]).decode
 _TABLES = """
 CREATE TABLE changes (
     number INTEGER, position BIGINT, source VARCHAR, sequence BIGINT, committed_us BIGINT, scope VARCHAR, key VARCHAR,
-    operation VARCHAR, checksum UBIGINT, has_before BOOLEAN
+    operation VARCHAR, checksum UBIGINT, has_before BOOLEAN, previous VARCHAR
 );
 CREATE TABLE state (number INTEGER, scope VARCHAR, key VARCHAR, checksum UBIGINT, file BIGINT, row BIGINT);
 CREATE TABLE deletes (file BIGINT, row BIGINT);

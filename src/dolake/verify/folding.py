@@ -4,9 +4,9 @@ From run.py, once a table's changes and rows are in the workshop. Counts and che
 compared first; only where a range differs are keys looked at one by one. Promise: each key whose row is missing, too
 much, there twice or not what its last change says is counted, and the first ones are named.
 
-A key change is an UPDATE that names the key which its row had before, and takes that key's row away. The table of
-changes does not say so: it has the new key alone. The journal does, for what it still keeps; moves.py looks for older
-ones between `find_suspects` and `name_suspects`.
+A key change is an UPDATE that names the key which its row had before, and takes that key's row away. A table of changes
+that an older release has made does not say so. The journal does, for what it still keeps; moves.py looks for others
+between `find_suspects` and `name_suspects`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ SELECT scope, key, max(moment) AS moment, arg_max(is_gone, moment) AS is_gone, a
 FROM (
     SELECT scope, key, 2 * position + 1 AS moment, operation NOT IN ('INSERT', 'UPDATE') AS is_gone, checksum
     FROM changes WHERE number = $number
+        AND position > (SELECT coalesce(max(position), -1) FROM changes
+            WHERE number = $number AND operation IN ('TRUNCATE', 'DROP'))
+    UNION ALL
+    SELECT scope, previous, 2 * position, true, 0
+    FROM changes WHERE number = $number AND previous IS NOT NULL
         AND position > (SELECT coalesce(max(position), -1) FROM changes
             WHERE number = $number AND operation IN ('TRUNCATE', 'DROP'))
     UNION ALL

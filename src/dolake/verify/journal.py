@@ -25,6 +25,7 @@ from dolake.journal import segment
 from dolake.journal.reader import JournalReader
 from dolake.journal.record import Kind, Record, decode_checkpoint
 from dolake.journal.repair import ASIDE
+from dolake.pipeline.cut import may_say
 from dolake.positions import Position
 from dolake.tables.layout import DDL_OPERATIONS, NO_KEY, QUARANTINE_SUFFIX, table_names
 from dolake.verify.base import NAMED_MAX, Advance, Check, short
@@ -217,7 +218,7 @@ def _rows_of(record: Record, end: Position, numbers: Mapping[str, int], kept: Ke
 
 def _ddl_of(event: RawEvent) -> Ddl | None:
     """What was done to the table itself."""
-    if event.metadata is UNSET or _DDL not in bytes(event.metadata):
+    if event.metadata is UNSET or not may_say(_DDL, bytes(event.metadata)):
         return None
     ddl: Ddl | None = _decode_metadata(event.metadata).ddl
     return ddl

@@ -73,6 +73,7 @@ def load_changes(
         side.of("_operation"),
         _row_checksum(side, rescued_of(side), shapes.columns),
         f"{side.of(BEFORE)} IS NOT NULL",
+        side.of("_previous_key"),
     ]
     insert = f"""
         INSERT INTO changes SELECT {", ".join(values)}
