@@ -260,10 +260,14 @@ async def _all_of(lake: LakeClient, table: str, **options: Any) -> Rows:
 
 
 def _whole(row: dict[str, Any]) -> dict[str, Any]:
-    """A fraction and 2^60 share no column of numbers: which of them is rescued depends on where publishes were cut."""
+    """With what may have been rescued or not, depending on where publishes were cut.
+
+    A fraction and 2^60 share no column of numbers; an empty list may come before anything tells its type.
+    """
     rescued = json.loads(row.pop("_rescued", "{}"))
-    numbers = {"number": rescued.pop("number")} if "number" in rescued else {}
-    return row | numbers | ({"_rescued": rescued} if rescued else {})
+    either = {name: value for name, value in rescued.items() if name == "number" or value == []}
+    others = {name: value for name, value in rescued.items() if name not in either}
+    return row | either | ({"_rescued": others} if others else {})
 
 
 def _without_nulls(value: Any) -> Any:
