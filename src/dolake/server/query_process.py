@@ -115,9 +115,10 @@ class QueryProcess:
     async def supervise(self) -> None:
         """Keep a child at work until `stop`."""
         delay_s = _DELAY_S
-        with tempfile.TemporaryDirectory(prefix="dolake-") as folder:
-            path = self._home.path.resolve() / SOCKET_FILE
-            socket = path if len(bytes(path)) <= _SOCKET_LENGTH_MAX else Path(folder) / SOCKET_FILE
+        with contextlib.ExitStack() as stack:
+            socket = self._home.path.resolve() / SOCKET_FILE
+            if len(bytes(socket)) > _SOCKET_LENGTH_MAX:
+                socket = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dolake-")), SOCKET_FILE)
             while not self._stopping.is_set():
                 began = time.monotonic()
                 try:
