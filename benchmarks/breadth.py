@@ -17,7 +17,6 @@ import numpy as np
 from rich.progress import Progress
 
 from benchmarks.machine import Run, at_most, progress_bars, temporary_home
-from benchmarks.meter import Meter
 from benchmarks.stream import Json, ask, running_server
 from dolake.cli.child import COMMAND, ChildServer
 from dolake.client import connect
@@ -38,7 +37,8 @@ class Load:
     """How much of everything. The smoke test makes all of it small."""
 
     seconds: float = 45.0
-    warm_up_s: float = 15.0
+    warm_up_s: float = 60.0
+    """Long enough for hundreds of tables to be made."""
     columns: int = 300
     wide_rate_events_s: int = 500
     tables: int = 200
@@ -84,19 +84,15 @@ def _row_of_many(tables: int) -> Row:
 
 
 def _measure(name: str, server: ChildServer, load: Load, rate: int, row: Row, progress: Progress) -> Json:
-    meter = Meter(server.pid)
     task = progress.add_task(name, total=load.seconds + load.warm_up_s, note="")
     watched = asyncio.run(
         _send_and_watch(server, load, rate, row, lambda s: progress.update(task, completed=s)), debug=False
     )
     status = ask(server, "/status")
-    publishes = status["pipeline"]
     return {
         "ack_to_published": watched.figures(),
         "events": watched.sent,
         "missing": watched.sent - status["committedPosition"],
-        "last_publish_ms": publishes.get("lastPublishMs"),
-        "memory_mb": meter.memory_mb(),
     }
 
 

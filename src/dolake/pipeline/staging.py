@@ -196,8 +196,8 @@ class Staging:
             for name, part in _lacking(answer).items():
                 seen.setdefault(name, Seen()).merge(part.seen)
                 declared[name] = (*declared.get(name, ()), *part.declared)
-        for name, each in seen.items():
-            self._tables.grow(name, each, declared[name])
+        # Some at the same time: a lake that begins with hundreds of tables waits for each of them on the disk.
+        list(self._stagers.map(lambda name: self._tables.grow(name, seen[name], declared[name]), seen))
 
     def _stage_table(self, name: str, slices: list[Staged | None], steps: Steps) -> StagedTable:
         source = self._tables.find(name)
