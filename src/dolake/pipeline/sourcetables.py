@@ -351,6 +351,11 @@ class SourceTables:
         if state is None:
             partitions = self._wanted_partitions(name, state_schema) or []
             state = self._iceberg.create(state_name, state_schema, properties, partitions)
+        if state.ours is None and state.snapshot_id is not None:
+            raise Conflict(
+                f"{'.'.join(state_name)} has data that DoLake did not write, so its keys are not known",
+                hint="drop it, or adopt an empty table of that name; the changes wait in the journal",
+            )
         if state.ours is None:
             state = self._iceberg.take_over(state, state_schema, properties)
             logger.info("table taken over", extra={"table": name})
