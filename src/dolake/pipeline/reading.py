@@ -79,8 +79,7 @@ def read_changes(changes: Gathered, table: Table) -> ReadChanges | Wanting | Unw
     columns, rules, rebuildable = table.columns, table.rules, table.rebuildable
     metadata = metadata_by_change(changes.events)
     declared = declared_by(metadata)
-    said = {column.name: column for column in (*declared, *(rules.declared if declared else ()))}
-    wanted = tuple(said.values())
+    wanted = (*declared, *rules.declared)
     if declared and grow(columns, Seen(), declared=wanted, leaves_max=rules.leaves_max, rebuildable=rebuildable):
         return Wanting(Seen(), declared)
     images = [_image_of(event) for event in changes.events]

@@ -156,11 +156,6 @@ def _renames(old: str, new: str) -> Iterator[tuple[tuple[str, ...], tuple[str, .
             yield before, after, each(new)
 
 
-def _joined(first: Columns, second: Columns) -> Columns:
-    """All of both; where a column is in both, the second has the word."""
-    return tuple({column.name: column for column in (*first, *second)}.values())
-
-
 def brief(entry: Json) -> Json:
     """What a commit needs to remove a file: its bounds and counts only take memory."""
     names = ("spec-id", "content", "file-path", "file-format", "partition", "file-size-in-bytes", "record-count")
@@ -232,7 +227,7 @@ class SourceTables:
             seen,
             leaves_max=rules.leaves_max,
             inference=rules.inference,
-            declared=_joined(declared, rules.declared),
+            declared=(*declared, *rules.declared),
             rebuildable=found.rebuildable if found else frozenset(),
         )
         columns = grown(columns, msgspec.structs.replace(growth, rebuilds=()))

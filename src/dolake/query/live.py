@@ -91,13 +91,13 @@ class LiveTables:
         if table is None or snapshot is None:
             tail.old_rows = None
             return
-        folder, shape, id_ = self._indexes / table.uuid, shape_of(json.dumps(table.schema)), snapshot["snapshot-id"]
+        folder, schema, id_ = self._indexes / table.uuid, table.schema, snapshot["snapshot-id"]
 
         def old_rows(keys: Sequence[Key]) -> tuple[pa.Table, NDArray[np.bool_]]:
             sources = [source for _, source in keys] if SOURCE in self._own else None
             hashes = hashes_of_keys([row_id for row_id, _ in keys], sources)
             try:
-                return read_old_rows(folder, id_, hashes, shape, {})
+                return read_old_rows(folder, id_, hashes, shape_of(json.dumps(schema)), {})
             except StaleIndex as error:
                 hint = "ask again in a moment"
                 raise Unavailable("rows that changes build on cannot be found yet", hint=hint) from error

@@ -264,7 +264,7 @@ class TableTail:
             self._seen,
             leaves_max=self.rules.leaves_max,
             inference=self.rules.inference,
-            declared=(*self._declared, *self.rules.declared) if self._declared or not base else self.rules.declared,
+            declared=(*self._declared, *self.rules.declared),
             rebuildable=_names(base) - self._kept_types,
         )
         return grown(base, growth)

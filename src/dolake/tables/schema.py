@@ -210,8 +210,9 @@ def grow(
 ) -> Growth:
     """What has to change so that the table can hold what was seen; `seen.fields` are the source's columns.
 
-    Declared columns are there from the beginning. Where a column has another type already, that one is widened if it
-    can be, and stays otherwise. What exceeds the room is left out: a reader that meets it again finds the table full.
+    Declared columns are there from the beginning; where one is declared twice, the last word counts. Where a column has
+    another type already, that one is widened if it can be, and stays otherwise. What exceeds the room is left out: a
+    reader that meets it again finds the table full.
     """
     room = leaves_max - count_leaves(columns)
     types = {field.name: field.type for field in declared}
