@@ -141,6 +141,16 @@ def test_no_class_is_loaded_that_a_tables_properties_name(storage: LocalStorage,
     assert entry["rowCount"] == 3
 
 
+def test_a_manifest_list_with_a_text_of_negative_length_is_refused(storage: LocalStorage, tmp_path: Path) -> None:
+    document = written_table(tmp_path / "warehouse")
+    path = path_of(document.metadata["snapshots"][0]["manifest-list"])
+    good = path.read_bytes()
+    assert good[:4] == b"Obj\x01"
+    path.write_bytes(good[:5] + b"\x03" + good[6:])  # the name of the header's first entry is -2 long
+    with pytest.raises(IllegalArgument, match="cannot be read"):
+        partition_stats(document, storage)
+
+
 def test_broken_manifests_are_refused_and_a_broken_disk_is_not_their_fault(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,18 @@ from dolake.errors import NotFound
 from dolake.storage.base import Storage
 from dolake.tables.transforms import PartitionNames, partition_name
 
-# What a stranger's bytes do to the library that reads them.
-_BAD_FILE = (ValueError, LookupError, TypeError, ArithmeticError, EOFError, AssertionError, struct.error, zlib.error)
+# What a stranger's bytes do to the library that reads them; SystemError is that of a text with a negative length.
+_BAD_FILE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    EOFError,
+    AssertionError,
+    SystemError,
+    struct.error,
+    zlib.error,
+)
 
 
 def partition_stats(document: Document, storage: Storage) -> list[dict[str, Any]]:

@@ -160,20 +160,20 @@ class Worker:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _note_stuck(self, stop: Stop) -> None:
+        self.leave(EXIT_STUCK)  # before anybody is told, who might ask once more at once
         for job in [job for job in list(self.jobs.values()) if job.stop is stop]:
             logger.error(
                 "query could not be stopped", extra={"query_id": job.id, "elapsed": job.as_json()["elapsedMs"]}
             )
             job.fail(stop.error or QueryUnavailable("the query process starts anew"))
-        self.leave(EXIT_STUCK)
 
     def _note_full(self) -> None:
         if not self._is_leaving.is_set():
             logger.error("query process took too much memory", extra={"bytes": self.watch.resident_bytes()})
+        self.leave(EXIT_FULL)
         for job in list(self.jobs.values()):
             if job.stop.error:
                 job.fail(job.stop.error)
-        self.leave(EXIT_FULL)
 
     def leave(self, code: int) -> None:
         """End the process, when those who wait have been told why."""
