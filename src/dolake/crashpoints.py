@@ -24,6 +24,8 @@ POINTS = (
     "rewritten",
     "before_rewrite",
     "landed",
+    "expired",
+    "collected",
 )
 
 _place, _, _flag = os.environ.get(VARIABLE, "").partition("@")

@@ -42,6 +42,8 @@ _MEANINGS = {
     "rewritten": "the pipeline, when a compaction has written its files",
     "before_rewrite": "the pipeline, before a compaction lands",
     "landed": "the pipeline, when a compaction has landed and the key index does not know it",
+    "expired": "the pipeline, when snapshots have expired",
+    "collected": "the pipeline, when files that nothing names are gone and its list of them still has them",
     "pipeline killed": "the pipeline, by `kill -9` at a random moment",
     "server killed": "the server, by `kill -9` at a random moment",
 }

@@ -142,15 +142,17 @@ class Oracle:
         yield from self._split_transactions(set(ends))
 
     def _split_transactions(self, ends: set[int]) -> Iterator[str]:
+        """What is done to a table itself is published alone, and parts the transactions that are open at that moment.
+
+        A part begins where the transaction's next change is: what others did before that need not wait for it.
+        """
         place = {id_: position for position, id_ in enumerate(self._order)}
-        # What is done to a table itself is published alone, whatever else is under way.
-        alone = [place[id_] for id_, change in self._model.sent.items() if change.is_ddl and id_ in place]
-        ends = ends.difference(alone, [position + 1 for position in alone])
+        alone = sorted(place[id_] for id_, change in self._model.sent.items() if change.is_ddl and id_ in place)
         for (source, transaction), ids in self._model.transactions().items():
-            positions = sorted(place[id_] for id_ in ids if id_ in place)
-            inner = ends.intersection(range(positions[0] + 1, positions[-1] + 1)) if positions else ()
-            if inner:
-                yield f"{source}: transaction {transaction} ({positions[0]} to {positions[-1]}) is split at {inner}"
+            for before, after in pairwise(sorted(place[id_] for id_ in ids if id_ in place)):
+                inner = ends.intersection(range(before + 1, after + 1))
+                if inner and not any(before < position < after for position in alone):
+                    yield f"{source}: transaction {transaction} is split between {before} and {after}, at {inner}"
 
     # --- rows --------------------------------------------------------------------------------------------------------
 

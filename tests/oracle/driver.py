@@ -28,7 +28,7 @@ from tests.oracle.streams import Batch, Stream
 from tests.support.server import ServerProcess
 
 SERVER_POINTS = ("publish_unanswered", "before_ack", "before_trim")
-UPKEEP_POINTS = ("rewritten", "before_rewrite", "landed")
+UPKEEP_POINTS = ("rewritten", "before_rewrite", "landed", "expired", "collected")
 PIPELINE_POINTS = ("before_staging", "staged", "before_publish", "published", *UPKEEP_POINTS)
 _STREAMS = (("shop", ""), ("shop", "eu"), ("crm", ""), ("till", ""))
 _SETTINGS = """\
@@ -55,7 +55,7 @@ compaction_interval_ms = 3000
 [maintenance]
 small_files_max = 3
 deleted_share_max = 0.05
-snapshots_max = 30
+snapshots_max = 10
 gc_grace_ms = 500
 [journal]
 segment_size_bytes = 65536

@@ -22,6 +22,8 @@ from tests.support.journals import keep, opened
 
 LIMITS = Limits(events_max=1_000, bytes_max=1 << 20, transaction_wait_max_ms=10_000, transaction_bytes_max=1 << 20)
 A, B = StreamId("a"), StreamId("b")
+TRUNCATE = "truncate"
+"""Instead of a transaction: the table itself is changed."""
 
 
 def batch_of(
@@ -31,6 +33,8 @@ def batch_of(
     events: list[dict[str, Any]] = []
     for index, transaction in enumerate(transactions):
         metadata: dict[str, Any] = {} if transaction is None else {"transactionId": transaction}
+        if transaction == TRUNCATE:
+            metadata = {"ddl": {"action": "truncate"}}
         if end and index == len(transactions) - 1:
             metadata["transactionEnd"] = True
         events.append(speaker.event(first + index, metadata=metadata) if metadata else speaker.event(first + index))
@@ -97,6 +101,25 @@ def test_a_transaction_that_grew_too_large_is_published_as_it_is(tmp_path: Path)
     batches = [batch_of(A, number, number * 10, ["t1"] * 10) for number in range(1, 4)]
     cut = cut_of(tmp_path, batches, limits=small)
     assert 0 < cut.end < 30
+
+
+def test_a_change_of_the_table_parts_a_transaction_of_another_stream_in_two_and_no_more(tmp_path: Path) -> None:
+    """Also where the publishes after it are so small that they end before the transaction goes on."""
+    batches = [
+        batch_of(A, 1, 1, ["t1", "t1"]),
+        batch_of(B, 1, 1, [TRUNCATE]),
+        batch_of(B, 2, 2, [None]),
+        batch_of(A, 2, 3, ["t1", "t1"]),
+        batch_of(B, 3, 3, [None]),
+        batch_of(A, 3, 5, ["t1"], end=True),
+    ]
+    cut = cut_of(tmp_path, batches, limits=Limits(1, 1 << 20, 10**15, 1 << 30))
+    ends = [cut.end]
+    with JournalReader(tmp_path) as reader:
+        while cut.end < 8:
+            cut = next_cut(reader, cut.end, 8, Limits(1, 1 << 20, 10**15, 1 << 30), place=cut.next_place)
+            ends.append(cut.end)
+    assert ends == [2, 3, 4, 8]
 
 
 def test_slices_cover_the_cut_without_gap_or_overlap(tmp_path: Path) -> None:

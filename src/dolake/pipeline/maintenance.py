@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
+from dolake.crashpoints import reach
 from dolake.errors import Conflict, DoLakeError, Unavailable
 from dolake.pipeline.arranging import partition_of
 from dolake.pipeline.compaction import Compactor
@@ -267,6 +268,7 @@ class Upkeep:
             gone = [each["snapshot-id"] for each in line[:count] if each["snapshot-id"] not in kept]
             if gone:
                 self._publisher.http.remove_snapshots(full_name, metadata["table-uuid"], gone)
+                reach("expired")
             self._piece_done(job, snapshots_expired=job.report.snapshots_expired + len(gone))
 
     def _collect(self, job: _Job, name: str) -> None:
@@ -281,6 +283,8 @@ class Upkeep:
             waiting = Waiting(self._folder / f"{metadata['table-uuid']}.json")
             due = waiting.look(found, grace_s=grace_s, in_flight_since_s=since_s)
             freed = remove(due)
+            if due:
+                reach("collected")
             waiting.forget(due)
             self._piece_done(
                 job,
