@@ -49,6 +49,8 @@ class Load:
     rate_events_s: int = 1_000
     check_every_s: float = 30.0
     has_spark: bool = False
+    snapshots_max: int = 1_000
+    """That the table keeps: engines read the description of each of them before they read a row."""
 
 
 def run_hotkeys_bench(
@@ -62,6 +64,7 @@ def run_hotkeys_bench(
         for name, seconds in (("with_upkeep", load.seconds), ("without_upkeep", load.compare_seconds)):
             has_upkeep = name == "with_upkeep"
             settings = f"[compaction]\nauto_compact = {str(has_upkeep).lower()}\n"
+            settings += f"[maintenance]\nsnapshots_max = {load.snapshots_max}\n"
             figures[name] = None
             if seconds:
                 with running_server(folder / name, settings=settings, command=command) as server:

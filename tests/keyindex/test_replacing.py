@@ -87,3 +87,17 @@ def test_an_index_that_was_given_up_never_writes_over_a_run_of_the_next(index: K
     again.promote()
     index.prepare_move([block("new", {key: key for key in range(10)})])
     assert places(KeyIndex.open(tmp_path, 3), KEYS)[7] == ("d", 0)
+
+
+def test_files_that_are_written_anew_row_for_row_keep_their_rows(tmp_path: Path) -> None:
+    index = KeyIndex.open(tmp_path, None)
+    index.stage(Changes([block("a", {1: 0, 2: 1}), block("b", {3: 0})]), 1)
+    index.promote()
+    index.stage_rename({"a": "a2", "never": "seen"}, 2)
+    assert places(index, [1, 2, 3]) == {1: ("a", 0), 2: ("a", 1), 3: ("b", 0)}
+    index.discard()
+    index.stage_rename({"a": "a2", "never": "seen"}, 3)
+    index.promote()
+    index.stage(Changes([block("c", {2: 5})]), 4)
+    index.promote()
+    assert places(KeyIndex.open(tmp_path, 4), [1, 2, 3]) == {1: ("a2", 0), 2: ("c", 5), 3: ("b", 0)}

@@ -138,6 +138,7 @@ def hotkeys(
     rate: Annotated[int, typer.Option(help="Updates per second, of all keys together.")] = 1_000,
     check_every: Annotated[float, typer.Option(help="Seconds between two checks.")] = 30,
     spark: Annotated[bool, typer.Option("--spark", help="Let Spark read the tables, too.")] = False,
+    snapshots_max: Annotated[int, typer.Option(help="Snapshots that a table keeps.")] = 1_000,
     out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
     home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
 ) -> None:
@@ -150,6 +151,7 @@ def hotkeys(
         rate_events_s=rate,
         check_every_s=check_every,
         has_spark=spark,
+        snapshots_max=snapshots_max,
     )
     _show_floors(benchmark.run_hotkeys_bench(load, out=out, home=home))
 

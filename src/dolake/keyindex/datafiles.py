@@ -1,7 +1,8 @@
 """The table's data files by number, and how many rows of each are current.
 
-From index.py and rebuild.py, which prepare a manifest with it. Promise: a number stands for one file for ever, and a
-file leaves the manifest when its last current row has moved or gone, so the list does not grow with the past.
+From index.py and rebuild.py, which prepare a manifest with it. Promise: a number stands for one file for ever, or for
+another one that has the same rows at the same places; a file leaves the manifest when its last current row has moved or
+gone, so the list does not grow with the past.
 """
 
 from __future__ import annotations
@@ -75,6 +76,12 @@ class DataFiles:
         for path, id_ in new.items():
             self._enter(path, id_)
             self._rows[id_] = rows[path]
+
+    def rename(self, paths: Mapping[str, str]) -> None:
+        """Files that were written anew, row for row: the new one has the number of the old one."""
+        for old, new in paths.items():
+            if (id_ := self._ids.pop(old, None)) is not None:
+                self._ids[new], self._paths[id_] = id_, new
 
     def manifest(self, snapshot_id: int | None, runs: Iterable[RunInfo]) -> Manifest:
         """A manifest with the files that have current rows."""

@@ -151,6 +151,13 @@ class KeyIndex:
         runs = [self._write(entries)] if len(entries) else []
         self._stage([*runs, *([moved.run] if moved.run else [])], files, snapshot_id)
 
+    def stage_rename(self, paths: Mapping[str, str], snapshot_id: int) -> None:
+        """Stage that data files were written anew, row for row, under other paths. Undone by discard()."""
+        self._refuse_staged(snapshot_id)
+        files = self._draft()
+        files.rename(paths)
+        self._stage([], files, snapshot_id)
+
     def forget_move(self, moved: Moved) -> None:
         """The compaction is given up before it was staged."""
         self._remove([moved.run.name] if moved.run else [])

@@ -119,7 +119,8 @@ class Compactor:
                 return False
             index = source.index if is_state else None
             change = TableChange(table, is_regrouping=True)
-            self._commit(change, index, partial(_relabel, index), partial(self._refresh, source, is_state=is_state))
+            after = partial(self._refresh, source, is_state=is_state)
+            land(publisher, [change], index, partial(_relabel, index), after)
             return True
 
     def _begin(self, name: str, paths: list[str], *, is_state: bool) -> _Piece:
@@ -171,39 +172,8 @@ class Compactor:
                 with source.trusting_index() as key_index:
                     key_index.stage_move(moved, piece.old, outdated, snapshot_id)
 
-        self._commit(change, index, stage, lambda: self._apply(piece, rewritten, plan))
+        land(publisher, [change], index, stage, lambda: self._apply(piece, rewritten, plan))
         return sum(len(block.positions) for block in outdated)
-
-    def _commit(
-        self, change: TableChange, index: KeyIndex | None, stage: Callable[[int], None], after: Callable[[], None]
-    ) -> None:
-        """The table and its key index move together: the index is staged under the snapshot that the commit makes."""
-        publisher = self._publisher
-        commit = publisher.iceberg.stage(change, {PUBLISHED_TO: str(publisher.position)})
-        sync_manifests([commit])
-        stage(commit.snapshot_id)
-        reach("before_rewrite")
-        try:
-            publisher.iceberg.commit([commit])
-        except Conflict:
-            if index:
-                index.discard()
-            publisher.doubt()  # somebody has moved the table, and we do not know it
-            raise
-        except Exception as error:
-            raise self._doubt(error) from error
-        reach("landed")
-        try:
-            if index:
-                index.promote()
-            after()
-        except Exception as error:
-            raise self._doubt(error) from error
-
-    def _doubt(self, error: Exception) -> OutcomeUnknown:
-        """It has landed, or may have: nothing of it may be removed, and what we know of the table is void."""
-        self._publisher.doubt()
-        return OutcomeUnknown(f"nobody knows how the landing ended: {error}", hint="the table is loaded anew")
 
     def _rebased(self, piece: _Piece, rewritten: Rewritten) -> tuple[DeletePlan, list[Block]]:
         """What was deleted in the old files since the piece began, as positions in the new ones."""
@@ -239,6 +209,46 @@ class Compactor:
         table = piece.source.state if piece.is_state else piece.source.changes
         with contextlib.suppress(OSError):
             remove_files(table.location, piece.token)
+
+
+def land(
+    publisher: Publisher,
+    changes: Sequence[TableChange],
+    index: KeyIndex | None,
+    stage: Callable[[int], None],
+    after: Callable[[], None],
+) -> None:
+    """Commit what upkeep does to tables, all at once; publishes wait meanwhile.
+
+    Table and key index move together: the index is staged under the snapshot that the first of the commits makes.
+    """
+    summary = {PUBLISHED_TO: str(publisher.position)}
+    commits = [publisher.iceberg.stage(change, summary) for change in changes]
+    sync_manifests(commits)
+    stage(commits[0].snapshot_id)
+    reach("before_rewrite")
+    try:
+        publisher.iceberg.commit(commits)
+    except Conflict:
+        if index:
+            index.discard()
+        publisher.doubt()  # somebody has moved the table, and we do not know it
+        raise
+    except Exception as error:
+        raise _doubt(publisher, error) from error
+    reach("landed")
+    try:
+        if index:
+            index.promote()
+        after()
+    except Exception as error:
+        raise _doubt(publisher, error) from error
+
+
+def _doubt(publisher: Publisher, error: Exception) -> OutcomeUnknown:
+    """It has landed, or may have: nothing of it may be removed, and what we know of the table is void."""
+    publisher.doubt()
+    return OutcomeUnknown(f"nobody knows how the landing ended: {error}", hint="the table is loaded anew")
 
 
 def _relabel(index: KeyIndex | None, snapshot_id: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 from py4j.protocol import Py4JJavaError
@@ -32,6 +33,7 @@ class IcebergTable:
     uuid: str
     location: str
     schema: str
+    schema_id: int
     snapshot_id: int | None
     is_managed: bool
     ours: str | None
@@ -123,19 +125,54 @@ def warm_up(spark: SparkSession, schema: Json) -> None:
         iceberg.stage(TableChange(table, [data], add_deletes=[deletes], touched=["memory:/1"]), {})
 
 
+_PLAIN_FILES = """\
+package dolake;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.permission.FsPermission;
+public final class PlainFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
+    public void setPermission(Path path, FsPermission permission) {}
+}
+"""
+
+
+def _with_plain_files(spark: SparkSession, hadoop: Any) -> Any:
+    """Local files as they are, with the permissions that the process gives them.
+
+    Hadoop's own file system puts a checksum file beside each of ours; the raw one starts a process, `chmod`, for each
+    file that it makes, which was half of what a publish cost in Java. Janino is what Spark compiles its own code with.
+    """
+    jvm: Any = spark._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    file = Path(spark.sparkContext._temp_dir or "", "classes", "dolake", "PlainFiles.class")
+    if not file.exists():
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(loader)
+        compiler.cook(_PLAIN_FILES)
+        file.parent.mkdir(parents=True)
+        file.write_bytes(bytes(compiler.getBytecodes().get("dolake.PlainFiles")))
+        loader.addURL(jvm.java.net.URL(f"{file.parents[1].as_uri()}/"))
+    hadoop.set("fs.file.impl", "dolake.PlainFiles")
+    hadoop.set("fs.file.impl.disable.cache", "true")
+    return hadoop
+
+
 class Iceberg:
     """The catalog, seen from Spark's Java process."""
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         jvm: Any = spark._jvm
         self._jvm, self._gateway = jvm, cast("Any", spark.sparkContext._gateway)
-        # Plain files: Hadoop's own local file system would put a checksum file beside each of ours.
-        hadoop = jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
-        hadoop.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
-        hadoop.set("fs.file.impl.disable.cache", "true")
+        hadoop = _with_plain_files(spark, jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration()))
         self._catalog = jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog("dolake", dict(options), hadoop)
-        self._files = jvm.org.apache.iceberg.ContentFileParser
-        self._mapper = jvm.org.apache.iceberg.util.JsonUtil.mapper()
+        # Looked up once: each dot of a Java name is a question to the other process, and a publish has many tables.
+        iceberg = jvm.org.apache.iceberg
+        self._file_json, self._file_of = iceberg.ContentFileParser.toJson, iceberg.ContentFileParser.fromJson
+        self._schema_json, self._schema_of = iceberg.SchemaParser.toJson, iceberg.SchemaParser.fromJson
+        self._table_commit = iceberg.catalog.TableCommit.create
+        # Iceberg waits for its own threads by looking every 10 ms; a publish has few manifests for each table.
+        self._at_once = iceberg.relocated.com.google.common.util.concurrent.MoreExecutors.newDirectExecutorService()
+        self._mapper = iceberg.util.JsonUtil.mapper()
+        self._identifiers: dict[tuple[str, ...], Any] = {}
 
     # --- tables ------------------------------------------------------------------------------------------------------
 
@@ -153,7 +190,7 @@ class Iceberg:
         """A new table; where it was made meanwhile, what is there. `partitions` are fields of a spec."""
         try:
             self._create_namespace(name[:-1])
-            java_schema = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
+            java_schema = self._schema_of(json.dumps(schema))
             builder = self._catalog.buildTable(self._identifier(name), java_schema)
             if partitions:
                 fields = [field | {"field-id": 1000 + place} for place, field in enumerate(partitions)]
@@ -168,7 +205,7 @@ class Iceberg:
     def add_columns(self, table: IcebergTable, schema: Json) -> IcebergTable:
         """Add every column and nested field of this schema that the table lacks."""
         try:
-            wanted = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
+            wanted = self._schema_of(json.dumps(schema))
             (table.pending or table.java).updateSchema().unionByNameWith(wanted).commit()
             return self._with_pending(table, table.pending) if table.pending else self.refresh(table)
         except Py4JJavaError as error:
@@ -247,7 +284,7 @@ class Iceberg:
     def take_over(self, table: IcebergTable, schema: Json, properties: Mapping[str, str]) -> IcebergTable:
         """A table that somebody else has made becomes ours: with our columns, and all of its own may be null."""
         try:
-            wanted = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(schema))
+            wanted = self._schema_of(json.dumps(schema))
             update = table.java.updateSchema().unionByNameWith(wanted)
             update.setIdentifierFields(self._jvm.java.util.ArrayList())
             for column in table.java.schema().columns():
@@ -255,12 +292,13 @@ class Iceberg:
                     update.makeColumnOptional(column.name())
             update.commit()
             _set_properties(table.java.updateProperties(), properties)
-            return self.refresh(table)
+            table.java.refresh()
+            return self._table(table.name, table.java)
         except Py4JJavaError as error:
             raise _translated(error) from error
 
     def _with_pending(self, table: IcebergTable, transaction: Any) -> IcebergTable:
-        schema = self._jvm.org.apache.iceberg.SchemaParser.toJson(transaction.table().schema())
+        schema = self._schema_json(transaction.table().schema())
         return replace(table, schema=schema, pending=transaction)
 
     def rename(self, table: IcebergTable, name: tuple[str, ...], properties: Mapping[str, str]) -> IcebergTable:
@@ -299,9 +337,13 @@ class Iceberg:
 
     def refresh(self, table: IcebergTable) -> IcebergTable:
         try:
-            table.java.refresh()
-            is_known = table.java.spec().specId() == table.spec["spec-id"]
-            return self._table(table.name, table.java, table if is_known else None)
+            java = table.java
+            java.refresh()
+            is_same = table.pending is None and java.schema().schemaId() == table.schema_id
+            if is_same and java.spec().specId() == table.spec["spec-id"]:
+                snapshot = java.currentSnapshot()
+                return replace(table, snapshot_id=None if snapshot is None else snapshot.snapshotId())
+            return self._table(table.name, java)
         except Py4JJavaError as error:
             raise _translated(error) from error
 
@@ -319,7 +361,7 @@ class Iceberg:
 
         def entry(file: Any) -> Json:
             spec = specs[file.specId() if len(specs) > 1 else table.spec["spec-id"]]
-            found: Json = json.loads(self._files.toJson(file, spec))
+            found: Json = json.loads(self._file_json(file, spec))
             return found
 
         try:
@@ -350,12 +392,11 @@ class Iceberg:
                     update.appendFile(file)
             for key, value in summary.items():
                 update.set(key, value)
+            update.scanManifestsWith(self._at_once)
             update.commit()
             start, end = transaction.startMetadata(), transaction.currentMetadata()
             snapshot = end.currentSnapshot()
-            commit = self._jvm.org.apache.iceberg.catalog.TableCommit.create(
-                self._identifier(change.table.name), start, end
-            )
+            commit = self._table_commit(self._identifier(change.table.name), start, end)
         except Py4JJavaError as error:
             raise _translated(error) from error
         table, manifest_list = change.table, snapshot.manifestListLocation()
@@ -407,24 +448,24 @@ class Iceberg:
             specs = {id_: self._spec(table, id_) for id_ in {entry["spec-id"] for entry in entries}}
             node = self._mapper.readTree(json.dumps(list(entries)))
             for index, entry in enumerate(entries):
-                yield self._files.fromJson(node.get(index), specs[entry["spec-id"]])
+                yield self._file_of(node.get(index), specs[entry["spec-id"]])
 
     # --- names -------------------------------------------------------------------------------------------------------
 
-    def _table(self, name: tuple[str, ...], java: Any, before: IcebergTable | None = None) -> IcebergTable:
-        """`before` is the same table with the same specs and orders, where somebody has it: they hardly ever change."""
-        snapshot = java.currentSnapshot()
+    def _table(self, name: tuple[str, ...], java: Any) -> IcebergTable:
+        snapshot, schema, properties = java.currentSnapshot(), java.schema(), java.properties()
         return IcebergTable(
             name=name,
             uuid=java.uuid().toString(),
             location=java.location(),
-            schema=self._jvm.org.apache.iceberg.SchemaParser.toJson(java.schema()),
+            schema=self._schema_json(schema),
+            schema_id=schema.schemaId(),
             snapshot_id=None if snapshot is None else snapshot.snapshotId(),
-            is_managed=java.properties().get(MANAGED) == "true",
-            ours=java.properties().get(OURS),
+            is_managed=properties.get(MANAGED) == "true",
+            ours=properties.get(OURS),
             java=java,
-            specs=before.specs if before else self._specs(java),
-            sorted_by=before.sorted_by if before else self._sorted_by(java),
+            specs=self._specs(java),
+            sorted_by=self._sorted_by(java),
         )
 
     def _sorted_by(self, java: Any) -> frozenset[int]:
@@ -454,7 +495,10 @@ class Iceberg:
                     raise
 
     def _identifier(self, name: tuple[str, ...]) -> Any:
-        return self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(self._strings(name))
+        if name not in self._identifiers:
+            of = self._jvm.org.apache.iceberg.catalog.TableIdentifier.of
+            self._identifiers[name] = of(self._strings(name))
+        return self._identifiers[name]
 
     def _strings(self, parts: Sequence[str]) -> Any:
         array = self._gateway.new_array(self._jvm.java.lang.String, len(parts))

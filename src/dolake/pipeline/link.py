@@ -15,7 +15,7 @@ from dolake.positions import Position
 from dolake.settings import CompactionConfig, DoLakeConfig, MaintenanceSettings, PipelineSettings, Settings
 from dolake.tables.maintenance import Rules
 
-JobKind = Literal["files", "deletes", "manifests", "snapshots", "garbage"]
+JobKind = Literal["files", "deletes", "manifests", "snapshots", "garbage", "columns"]
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 

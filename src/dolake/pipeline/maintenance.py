@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from dolake.pipeline.compaction import Compactor
 from dolake.pipeline.garbage import GarbageJob, Waiting, find_garbage, remove
 from dolake.pipeline.link import JobKind, JobReport, JobState, Maintain, Sections, Start
 from dolake.pipeline.publish import Publisher
+from dolake.pipeline.retyping import Retyper
 from dolake.pipeline.sourcetables import SourceTable
-from dolake.pipeline.staging import run_jobs
+from dolake.pipeline.staging import Inexact, run_jobs
 from dolake.tables.layout import OURS, table_names
 from dolake.tables.maintenance import Candidate, FileFacts, TableFacts, candidates, expired_count
 
@@ -38,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 _COMPACTING: tuple[JobKind, ...] = ("deletes", "files")
-_ALL: tuple[JobKind, ...] = (*_COMPACTING, "manifests", "snapshots", "garbage")
-_SNAPSHOTS_EVERY = 100
+_ALL: tuple[JobKind, ...] = ("columns", *_COMPACTING, "manifests", "snapshots", "garbage")
+_SNAPSHOTS_EVERY_MIN, _SNAPSHOTS_EVERY_MAX = 10, 100
 """Publishes of a table after which its snapshots are counted: between two looks there are not many too many."""
 _ROUNDS_MAX = 3
 _MERGE_ROWS_IN_MEMORY = 250_000
@@ -73,7 +75,7 @@ class Upkeep:
         self._publisher, self._tell = publisher, tell
         self._orders, self._cancelled = orders, cancelled
         """A list among the orders names tables that have changed. Whoever cancels adds to the set."""
-        self._compactor = Compactor(publisher)
+        self._compactor, self._retyper = Compactor(publisher), Retyper(publisher)
         self._folder = Path(start.home, "upkeep")
         self._generation = start.generation
         self._settings = start.settings
@@ -136,10 +138,16 @@ class Upkeep:
             return
         for name in sorted(touched):
             with contextlib.suppress(DoLakeError, OSError):  # the next publish looks again
+                if self._publisher.tables.wished(name):
+                    self._look_after(name, ("columns",), is_urgent=True)
                 self._look_after(name, _COMPACTING, is_urgent=True)
-                if self._publishes[name] >= _SNAPSHOTS_EVERY:
+                if self._publishes[name] >= self._snapshots_every():
                     self._publishes[name] = 0
                     self._look_after(name, ("snapshots", "manifests"), is_urgent=True)
+
+    def _snapshots_every(self) -> int:
+        tenth = self._settings.rules.snapshots_max // 10
+        return min(max(tenth, _SNAPSHOTS_EVERY_MIN), _SNAPSHOTS_EVERY_MAX)
 
     def _do_ordered(self, order: Maintain) -> None:
         """One job over all that was asked for."""
@@ -181,6 +189,8 @@ class Upkeep:
         match kind:
             case "files" | "deletes":
                 self._compact(job, name, kind, is_urgent=is_urgent)
+            case "columns":
+                self._retype(job, name)
             case "manifests":
                 self._regroup(job, name)
             case "snapshots":
@@ -244,6 +254,37 @@ class Upkeep:
             waited_ms=max(job.report.waited_ms, done.waited_ms),
         )
         return True
+
+    def _retype(self, job: _Job, name: str) -> None:
+        """Columns of a large table that should become fractions, because some have come."""
+        tables = self._publisher.tables
+        columns = tables.wished(name)
+        if not columns:
+            return
+        try:
+            done = self._retyper.retype(name, columns, partial(self._tell_pieces, job))
+        except Conflict:
+            raise  # the next publish tries again
+        except Inexact as error:
+            tables.grant(name)
+            self._update(job, reason=str(error))
+            return
+        except BaseException:
+            tables.grant(name)  # the next fraction asks again
+            raise
+        tables.grant(name)
+        if done is not None:
+            self._update(
+                job,
+                reason=f"{', '.join(sorted(columns))}: now fractions",
+                files_before=done.files,
+                files_after=done.files,
+                bytes_before=done.bytes_before,
+                bytes_after=done.bytes_after,
+            )
+
+    def _tell_pieces(self, job: _Job, done: int, total: int) -> None:
+        self._update(job, pieces_done=done, pieces_total=total)
 
     def _regroup(self, job: _Job, name: str) -> None:
         """Fewer manifests, where there are too many."""

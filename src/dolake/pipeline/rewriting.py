@@ -20,6 +20,7 @@ from dolake.keyindex.hashes import Hashes, no_hashes
 from dolake.pipeline.arranging import sorted_rows
 from dolake.pipeline.deletes import Positions
 from dolake.pipeline.files import RowsFile, Shape, WriteOptions, fitted, new_file, shape_of
+from dolake.pipeline.lifting import lifted
 from dolake.pipeline.tasks import hashes_of
 from dolake.storage.local import path_of
 from dolake.tables.ordering import SortKey
@@ -43,6 +44,8 @@ class RewriteJob:
     has_source_in_key: bool = False
     ids_before: Mapping[bytes, bytes] = field(default_factory=dict)
     """Of columns that get another type on the way."""
+    lifted: tuple[str, ...] = ()
+    """Columns whose values may have waited in `_rescued` for the type that they have now."""
     folder: str = ""
     mark: Json = field(default_factory=dict)
     """Of the partition that all these files are in: what a commit says of the new ones."""
@@ -133,7 +136,7 @@ def _row_groups(job: RewriteJob, shape: Shape) -> Iterator[pa.Table]:
     waiting: list[pa.Table] = []
     count = 0
     for path, deleted in job.files.items():
-        for rows in _live_groups(path, deleted, shape, job.ids_before):
+        for rows in _live_groups(path, deleted, shape, job):
             waiting.append(rows)
             count += rows.num_rows
             if count >= job.options.row_group_size:
@@ -143,14 +146,15 @@ def _row_groups(job: RewriteJob, shape: Shape) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _live_groups(path: str, deleted: Positions, shape: Shape, ids_before: Mapping[bytes, bytes]) -> Iterator[pa.Table]:
+def _live_groups(path: str, deleted: Positions, shape: Shape, job: RewriteJob) -> Iterator[pa.Table]:
     """Row group after row group, in the columns that the table has now."""
     with pq.ParquetFile(path_of(path)) as file:
         first = 0
         for number in range(file.num_row_groups):
             found = file.read_row_group(number)
             low, high = np.searchsorted(deleted, (first, first + found.num_rows))
-            yield as_now(found, deleted[low:high].astype(np.int64) - first, shape, ids_before)
+            rows = as_now(found, deleted[low:high].astype(np.int64) - first, shape, job.ids_before)
+            yield lifted(rows, job.lifted) if job.lifted else rows
             first += found.num_rows
 
 

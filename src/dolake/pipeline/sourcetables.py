@@ -96,6 +96,7 @@ class SourceTable:
             self.changes.location,
             self.rules,
             self.rebuildable,
+            self.rebuildable_later,
             self.rebuild.columns if self.rebuild else (),
             self.rebuild.state_schema if self.rebuild else "",
             str(self.index.folder),
@@ -111,11 +112,21 @@ class SourceTable:
     @property
     def rebuildable(self) -> frozenset[str]:
         """Columns that may get another type within a publish: of a small table, while nobody else reads its files."""
-        rows = sum(entry["record-count"] for entry in self.changes_files.values())
-        if rows > self.rules.rebuild_rows_max or self.busy:
-            return frozenset()
-        kept = self.exact | self.state.pinned_columns
-        return frozenset(column.name for column in self.columns if isinstance(column.type, str)) - kept
+        return frozenset() if self.is_large or self.busy else self._unpinned()
+
+    @property
+    def rebuildable_later(self) -> frozenset[str]:
+        """Columns that may get another type beside the stream: of a table that is too large for a publish."""
+        return self._unpinned(of=("int", "long")) if self.is_large and self.rebuild is None else frozenset()
+
+    @property
+    def is_large(self) -> bool:
+        rows: int = sum(entry["record-count"] for entry in self.changes_files.values())
+        return rows > self.rules.rebuild_rows_max
+
+    def _unpinned(self, of: tuple[str, ...] = ()) -> frozenset[str]:
+        columns = (each for each in self.columns if isinstance(each.type, str) and (not of or each.type in of))
+        return frozenset(column.name for column in columns) - self.exact - self.state.pinned_columns
 
     def to_merge(self, live: Mapping[str, int]) -> list[list[str]]:
         """Groups of data files that a publish writes as one each; `live` are rows that are current after it."""
@@ -180,6 +191,7 @@ class SourceTables:
         self._exact: dict[str, frozenset[str]] = {}
         self.has_source_in_key = has_source_in_key
         self._known: dict[str, SourceTable] = {}
+        self._wished: dict[str, frozenset[str]] = {}
         self._warned: set[tuple[str, str]] = set()
         self._verified: set[Path] = set()
         """Indexes of which every byte was read since the start."""
@@ -204,8 +216,15 @@ class SourceTables:
     def _follow_declared(self, source: SourceTable) -> None:
         declared = source.rules.reading.declared
         leaves_max, rebuildable = source.rules.reading.leaves_max, source.rebuildable
+        if declared and source.rebuildable_later:
+            self._wish_declared(source)
         if declared and grow(source.columns, Seen(), declared=declared, leaves_max=leaves_max, rebuildable=rebuildable):
             self.grow(source.name, Seen())
+
+    def _wish_declared(self, source: SourceTable) -> None:
+        later, declared = source.rebuildable_later, source.rules.reading.declared
+        if wished := grow(source.columns, Seen(), declared=declared, rebuildable=later).rebuilds:
+            self.wish(source.name, (column.name for column in wished))
 
     @property
     def rules(self) -> LakeRules:
@@ -250,14 +269,29 @@ class SourceTables:
         """These columns have integers that would not survive another type: never again."""
         self._exact[source.name] = self._exact.get(source.name, frozenset()) | frozenset(columns)
 
+    def wish(self, name: str, columns: Iterable[str]) -> None:
+        """These columns of a large table should become fractions, beside the stream."""
+        self._wished[name] = self._wished.get(name, frozenset()) | frozenset(columns)
+
+    def wished(self, name: str) -> frozenset[str]:
+        return self._wished.get(name, frozenset())
+
+    def grant(self, name: str) -> None:
+        """They have, or never will."""
+        self._wished.pop(name, None)
+
+    def retyped(self, source: SourceTable, types: Mapping[str, str]) -> tuple[IcebergTable, IcebergTable]:
+        """State and changes with other types of these columns, which nobody sees before something is staged."""
+        paths: dict[tuple[str, ...], str] = {(name,): type_ for name, type_ in types.items()}
+        before: dict[tuple[str, ...], str] = {(layout.BEFORE, name): type_ for name, type_ in types.items()}
+        state = self._iceberg.retype_columns(source.state, paths)
+        return state, self._iceberg.retype_columns(source.changes, paths | before)
+
     def _retype(self, source: SourceTable, columns: Columns) -> None:
         """Give columns other types, which others see with the next publish, together with the old rows in new files."""
         now = source.rebuild or Rebuild((), source.state.schema, source.changes.schema)
         types = {column.name: str(column.type) for column in columns}
-        paths: dict[tuple[str, ...], str] = {(name,): type_ for name, type_ in types.items()}
-        before: dict[tuple[str, ...], str] = {(layout.BEFORE, name): type_ for name, type_ in types.items()}
-        source.state = self._iceberg.retype_columns(source.state, paths)
-        source.changes = self._iceberg.retype_columns(source.changes, paths | before)
+        source.state, source.changes = self.retyped(source, types)
         source.columns = layout.columns_of(json.loads(source.state.schema))
         source.rebuild = replace(now, columns=(*now.columns, *types))
         logger.info("columns get another type", extra={"table": source.name, "columns": types})

@@ -39,7 +39,7 @@ Answer = dict[str, Staged | Wanting | Refused]
 _GROWS_MAX = 5
 _ROUNDS = 4
 _STAGERS = 4
-_NO_TARGET = 1 << 60
+NO_TARGET = 1 << 60
 _NONE: Positions = np.empty(0, np.uint32)
 
 
@@ -203,6 +203,8 @@ class Staging:
         source = self._tables.find(name)
         assert source is not None, "the workers had a plan for it"
         found = [part for part in slices if part is not None]
+        if wished := frozenset().union(*(part.wished for part in found)):
+            self._tables.wish(name, wished)
         # A slice is folded already; only several of them can have a key twice.
         joined = found[0].outcomes if len(found) == 1 else fold.fold(fold.join([part.outcomes for part in found]))
         rows = [fold.rows_of_part(joined, number) for number in range(len(found))]
@@ -246,7 +248,7 @@ class Staging:
             location=source.state.location,
             files={path: union(source.deletes.of(path), gone) for path, gone in files.items()},
             options=self.options.of(source.rules.layout),
-            target_bytes=_NO_TARGET,
+            target_bytes=NO_TARGET,
             token=self._token,
             has_keys=True,
             has_source_in_key=self._tables.has_source_in_key,
@@ -264,7 +266,7 @@ class Staging:
             location=source.changes.location,
             files=dict.fromkeys(source.changes_files, _NONE),
             options=self.options.of(source.rules.layout),
-            target_bytes=_NO_TARGET,
+            target_bytes=NO_TARGET,
             token=self._token,
             has_keys=False,
             ids_before=_ids_before(rebuild, source.changes.schema, is_state=False),

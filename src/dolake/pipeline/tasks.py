@@ -7,7 +7,7 @@ Promise: a result names files that are written and synced, or the columns that a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from dolake.pipeline.cut import Slice
 from dolake.pipeline.files import WriteOptions, ids_before, new_file, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold
 from dolake.pipeline.gather import Gathered, gather, in_order
+from dolake.pipeline.lifting import fractions_in
 from dolake.pipeline.quarantine import quarantine_of, sort_out
 from dolake.pipeline.reading import (
     ReadChanges,
@@ -59,6 +60,8 @@ class TablePlan:
     rules: TableRules = field(default_factory=TableRules)
     rebuildable: frozenset[str] = frozenset()
     """Columns that may get another type within this publish."""
+    rebuildable_later: frozenset[str] = frozenset()
+    """Columns that may get another type beside the stream, because the table is too large for it."""
     rebuilt: tuple[str, ...] = ()
     """Columns that do; and the state's schema before."""
     state_schema_before: str = ""
@@ -105,6 +108,8 @@ class Staged:
     state_files: tuple[StateFile, ...] = ()
     rescued_count: int = 0
     """Changes of which a value did not fit its column."""
+    wished: frozenset[str] = frozenset()
+    """Columns that should become fractions beside the stream, because a value of these changes is one."""
 
     @property
     def state_file(self) -> Json | None:
@@ -137,21 +142,27 @@ def write_slice(job: SliceJob) -> dict[str, Staged | Wanting | Refused]:
         wanted = job.only | {name.removesuffix(QUARANTINE_SUFFIX) for name in job.only} | set(job.called)
     gathered = gather(Path(job.journal), job.part, wanted, job.rules)
     waiting = {job.called.get(table, table): changes for table, changes in gathered.items()}
-    done: dict[str, Staged | Wanting | Refused] = {}
-    # A quarantine comes after its table: it gets rows from there, and has changes of its own by which they leave it.
-    while waiting:
-        table = min(waiting, key=lambda name: (name.endswith(QUARANTINE_SUFFIX), name))
-        changes = waiting.pop(table)
-        read = _read_table(job, table, changes)
-        if isinstance(read, Unwritable) and job.rules.of(table).is_fail_stop:
-            done[table] = Refused(next(iter(read.problems.values())))
-        elif isinstance(read, Unwritable):
-            good, bad = sort_out(changes, read.problems, table)
-            waiting |= {table: good} if good.events else {}
-            waiting[quarantine_of(table)] = in_order(waiting.get(quarantine_of(table), Gathered()), bad)
-        elif job.only is None or table in job.only:
-            done[table] = read if isinstance(read, Wanting) else _write_table(job, job.plans[table], read)
-    return done
+    done: dict[str, Wanting | Refused] = {}
+    written: dict[str, Future[Staged]] = {}
+    with ThreadPoolExecutor(_WRITERS) as threads:  # where tables are many, most of it is waiting for the disk
+        # A quarantine comes after its table: it gets rows from there, and has changes by which they leave it.
+        while waiting:
+            table = min(waiting, key=lambda name: (name.endswith(QUARANTINE_SUFFIX), name))
+            changes = waiting.pop(table)
+            read = _read_table(job, table, changes)
+            if isinstance(read, Unwritable) and job.rules.of(table).is_fail_stop:
+                done[table] = Refused(next(iter(read.problems.values())))
+            elif isinstance(read, Unwritable):
+                good, bad = sort_out(changes, read.problems, table)
+                waiting |= {table: good} if good.events else {}
+                waiting[quarantine_of(table)] = in_order(waiting.get(quarantine_of(table), Gathered()), bad)
+            elif job.only is not None and table not in job.only:
+                pass  # written at the first try
+            elif isinstance(read, Wanting):
+                done[table] = read
+            else:
+                written[table] = threads.submit(_write_table, job, job.plans[table], read)
+    return done | {table: each.result() for table, each in written.items()}
 
 
 def write_state(job: StateJob) -> tuple[StateFile, ...]:
@@ -187,7 +198,8 @@ def _write_table(job: SliceJob, plan: TablePlan, read: ReadChanges) -> Staged:
     kept = folded.rows[folded.rows != GONE]
     state_files = _write_state(read.rows, kept, plan, options, job.token) if job.is_whole and len(kept) else ()
     rescued = read.rows.column(RESCUED)
-    return Staged(folded, changes_file, state_files, len(rescued) - rescued.null_count)
+    wished = fractions_in(rescued, plan.rebuildable_later)
+    return Staged(folded, changes_file, state_files, len(rescued) - rescued.null_count, wished)
 
 
 def _write_state(

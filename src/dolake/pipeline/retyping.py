@@ -1,0 +1,205 @@
+"""Give columns of a large table another type beside the stream: all files are written anew, and land at once.
+
+From maintenance.py; to rewriting.py in one of Spark's workers. Each file is written row for row, deleted rows too, so
+that deletes and key index say the same of the new files as of the old ones. Files that publishes add meanwhile are
+written in further rounds, the last few while publishes wait. Promise: readers see the old type with all rows or the
+new one with all rows; after a crash at any point the table is as it was, or as it should be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dolake.errors import Conflict, OutcomeUnknown
+from dolake.pipeline.arranging import folder_of, mark_of
+from dolake.pipeline.compaction import land
+from dolake.pipeline.deletes import Positions
+from dolake.pipeline.files import ids_before, remove_files, shape_of
+from dolake.pipeline.iceberg import IcebergTable, TableChange
+from dolake.pipeline.publish import Publisher
+from dolake.pipeline.rewriting import RewriteJob, rewrite
+from dolake.pipeline.sourcetables import SourceTable
+from dolake.pipeline.staging import NO_TARGET, Inexact, run_jobs
+
+Json = dict[str, Any]
+_NONE: Positions = np.empty(0, np.uint32)
+_REST_ROWS_MAX = 50_000
+"""So many rows are written while publishes wait."""
+_ROUNDS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Retyped:
+    """What was done."""
+
+    files: int
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(slots=True)
+class _Work:
+    """The tables as they will be, and the files that are written so far, each by the path of the old one."""
+
+    source: SourceTable
+    types: dict[str, str]
+    state: IcebergTable
+    changes: IcebergTable
+    token: str = field(default_factory=lambda: f"retyped-{uuid.uuid4().hex[:12]}")
+    files: dict[str, Json] = field(default_factory=dict)
+    busy: set[str] = field(default_factory=set)
+    """Files that publishes leave alone for us."""
+
+    def todo(self, *, is_state: bool) -> list[Json]:
+        entries = self.source.files if is_state else self.source.changes_files
+        return [entry for path, entry in entries.items() if path not in self.files]
+
+    def ids(self, *, is_state: bool) -> dict[bytes, bytes]:
+        """From the columns' new ids to those that they have in the old files."""
+        now, then = (self.source.state, self.state) if is_state else (self.source.changes, self.changes)
+        return ids_before(shape_of(now.schema), shape_of(then.schema), self.types)
+
+
+class Retyper:
+    """Retypes columns of the tables that a publisher has."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+
+    def retype(self, name: str, columns: Iterable[str], tell: Callable[[int, int], None]) -> Retyped | None:
+        """These columns become fractions; None where none of them can. `tell` hears of files done and in all.
+
+        Conflict when the table was changed in a way that makes it begin again; Inexact when a column has integers that
+        no fraction holds, which is remembered. In both cases nothing has happened.
+        """
+        with self._publisher.in_flight.one():
+            with self._publisher.turns:
+                work = self._begin(name, columns)
+            if work is None:
+                return None
+            try:
+                self._write_most(work, tell)
+                with self._publisher.turns:
+                    return self._land(work)
+            except OutcomeUnknown:
+                raise  # the files may be part of the tables
+            except BaseException as error:
+                self._remove(work)
+                if isinstance(error, Inexact):
+                    with self._publisher.turns:
+                        self._publisher.tables.keep_exact(work.source, work.types)
+                        self._publisher.tables.forget(name)
+                raise
+            finally:
+                work.source.busy.difference_update(work.busy)
+
+    def _begin(self, name: str, columns: Iterable[str]) -> _Work | None:
+        self._publisher.look_if_uncertain()
+        tables = self._publisher.tables
+        source = tables.find(name)
+        if source is None:
+            return None
+        if source.is_altering:
+            raise Conflict(f"{name} is changing its columns", hint="the next publish asks again")
+        types = dict.fromkeys(sorted(source.rebuildable_later.intersection(columns)), "double")
+        return _Work(source, types, *tables.retyped(source, types)) if types else None
+
+    def _write_most(self, work: _Work, tell: Callable[[int, int], None]) -> None:
+        """All files but the last few; those that come meanwhile, too, as long as they are many."""
+        for number in itertools.count():
+            with self._publisher.turns:
+                self._check(work)
+                todo = {is_state: work.todo(is_state=is_state) for is_state in (True, False)}
+                rows = sum(entry["record-count"] for entries in todo.values() for entry in entries)
+                if number == _ROUNDS_MAX or (number and rows <= _REST_ROWS_MAX):
+                    return
+                paths = {entry["file-path"] for entries in todo.values() for entry in entries}
+                work.busy |= paths
+                work.source.busy |= paths
+            total = len(work.files) + sum(map(len, todo.values()))
+            for is_state, entries in todo.items():
+                for entry in entries:  # one at a time, so that one of Spark's workers is free for publishes
+                    self._write(work, [entry], is_state=is_state)
+                    tell(len(work.files), total)
+
+    def _write(self, work: _Work, entries: list[Json], *, is_state: bool) -> None:
+        jobs = [self._job(work, entry, is_state=is_state) for entry in entries]
+        for entry, done in zip(entries, run_jobs(self._publisher.spark, rewrite, jobs), strict=True):
+            if done.is_inexact:
+                raise Inexact(f"{work.source.name} has integers that would not survive another type")
+            (work.files[entry["file-path"]],) = done.files
+
+    def _job(self, work: _Work, entry: Json, *, is_state: bool) -> RewriteJob:
+        table = work.state if is_state else work.changes
+        path = entry["file-path"]
+        return RewriteJob(
+            schema=table.schema,
+            location=table.location,
+            files={path: _NONE},
+            options=self._publisher.options.of(work.source.rules.layout),
+            target_bytes=NO_TARGET,
+            token=work.token,
+            has_keys=False,
+            ids_before=work.ids(is_state=is_state),
+            lifted=tuple(work.types),
+            folder=folder_of(table.location, path),
+            mark=mark_of(entry),
+        )
+
+    def _check(self, work: _Work) -> None:
+        self._publisher.look_if_uncertain()
+        source = work.source
+        if self._publisher.tables.find(source.name) is not source or source.is_altering:
+            raise Conflict(f"{source.name} was loaded anew meanwhile", hint="the next fraction asks again")
+
+    def _land(self, work: _Work) -> Retyped:
+        self._check(work)
+        publisher, source = self._publisher, work.source
+        ids = {is_state: work.ids(is_state=is_state) for is_state in (True, False)}
+        work.state, work.changes = publisher.tables.retyped(source, work.types)
+        if ids != {is_state: work.ids(is_state=is_state) for is_state in (True, False)}:
+            raise Conflict(f"{source.name} has got other columns meanwhile", hint="the next fraction asks again")
+        for is_state in (True, False):
+            self._write(work, work.todo(is_state=is_state), is_state=is_state)
+        renamed = {old: work.files[old]["file-path"] for old in source.files}
+        files = {work.files[old]["file-path"]: work.files[old] for old in source.files}
+        deleted = {new: gone for old, new in renamed.items() if len(gone := source.deletes.of(old))}
+        plan = source.deletes.plan(deleted, work.token, list(source.files), files)
+        state = TableChange(
+            work.state,
+            add_rows=list(files.values()),
+            remove_rows=list(source.files.values()),
+            add_deletes=list(plan.add.values()),
+            remove_deletes=plan.remove,
+            is_rewrite=bool(files),
+        )
+        changes = TableChange(
+            work.changes,
+            add_rows=[work.files[old] for old in source.changes_files],
+            remove_rows=list(source.changes_files.values()),
+            is_rewrite=bool(source.changes_files),
+        )
+
+        def stage(snapshot_id: int) -> None:
+            with source.trusting_index() as index:
+                index.stage_rename(renamed, snapshot_id)
+
+        land(publisher, [state, changes], source.index, stage, lambda: publisher.tables.forget(source.name))
+        old = [*source.files.values(), *source.changes_files.values()]
+        return Retyped(len(old), _size(old), _size(work.files[entry["file-path"]] for entry in old))
+
+    def _remove(self, work: _Work) -> None:
+        for table in (work.state, work.changes):
+            with contextlib.suppress(OSError):
+                remove_files(table.location, work.token)
+
+
+def _size(entries: Iterable[Mapping[str, Any]]) -> int:
+    return sum(entry["file-size-in-bytes"] for entry in entries)

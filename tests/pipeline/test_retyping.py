@@ -1,0 +1,169 @@
+"""Whole numbers of a large table become fractions beside the stream, on a real server with a real Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from dolake import crashpoints
+from tests.pipeline.test_publishing import changes_of, delete, flush, insert, is_published, rows_of, send, update
+from tests.pipeline.test_publishing import wait_for as until
+from tests.pipeline.test_upkeep import run_job
+from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.spark
+_CRASH_FLAG = "crash-now"
+_SETTINGS = """\
+freshness_target_ms = 300
+rebuild_rows_max = 0
+[compaction]
+auto_compact = false
+[tables.parted]
+partition_by = ["bucket(2, name)"]
+"""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("lake")
+    environ = {crashpoints.VARIABLE: f"landed@{home / _CRASH_FLAG}"}
+    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True, environ=environ) as server:
+        yield server
+
+
+@pytest.fixture
+def catalog(lake: ServerProcess) -> Iterator[RestCatalog]:
+    with_catalog = RestCatalog("lake", uri=lake.url)
+    yield with_catalog
+    with_catalog.close()
+
+
+def type_of(catalog: RestCatalog, table: str, column: str = "n") -> str:
+    return str(catalog.load_table(f"default.{table}").schema().find_field(column).field_type)
+
+
+def values(catalog: RestCatalog, table: str) -> dict[str, Any]:
+    return {key: row["n"] for key, row in rows_of(catalog, f"default.{table}").items()}
+
+
+def rescued(catalog: RestCatalog, table: str) -> dict[str, str]:
+    rows = rows_of(catalog, f"default.{table}")
+    return {key: row["_rescued"] for key, row in rows.items() if row["_rescued"] is not None}
+
+
+def verified(lake: ServerProcess) -> None:
+    command = [sys.executable, "-m", "dolake.cli", "verify", "--home", str(lake.home), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def filled(lake: ServerProcess, table: str) -> None:
+    """Rows in several files, some of them deleted there; and fractions that found no place."""
+    send(lake, *(insert(table, str(n), n=n, name=f"n{n}") for n in range(30)))
+    flush(lake)
+    send(lake, *(update(table, str(n), {"n": n}, {"n": n + 100, "name": f"n{n}"}) for n in range(5)))
+    send(lake, delete(table, "9", {"n": 9, "name": "n9"}), insert(table, "x", n=0.5, name="x"))
+    flush(lake)
+    send(lake, update(table, "6", {"n": 6}, {"n": 6.25, "name": "n6"}))
+    send(lake, update(table, "6", {"n": 6.25, "name": "n6"}, {"n": 60, "name": "n6"}))
+    flush(lake)
+
+
+EXPECTED = (
+    {str(n): float(n) for n in range(30) if n != 9} | {str(n): n + 100.0 for n in range(5)} | {"6": 60.0, "x": 0.5}
+)
+
+
+@pytest.mark.parametrize("table", ["large", "parted"])
+def test_fractions_wait_until_the_column_has_become_one(lake: ServerProcess, catalog: RestCatalog, table: str) -> None:
+    filled(lake, table)
+    assert (type_of(catalog, table), rescued(catalog, table)) == ("long", {"x": '{"n":0.5}'})
+    before = catalog.load_table(f"default.{table}").current_snapshot()
+    assert before
+
+    job = run_job(lake, table=table, kinds=["columns"])
+
+    assert job["filesBefore"] == job["filesAfter"] > 1
+    assert type_of(catalog, table) == type_of(catalog, f"{table}__changes") == "double"
+    assert (values(catalog, table), rescued(catalog, table)) == (EXPECTED, {})
+    changes = changes_of(catalog, f"default.{table}")
+    assert [each["n"] for each in changes[-3:]] == [0.5, 6.25, 60.0]
+    assert [each["_before"] and each["_before"]["n"] for each in changes[-3:]] == [None, 6.0, 6.25]
+    assert {each["_rescued"] for each in changes} == {None}
+    old = catalog.load_table(f"default.{table}").scan(snapshot_id=before.snapshot_id).to_arrow().to_pylist()
+    assert {row["_key"]: row["n"] for row in old} == {**EXPECTED, "x": None}
+
+    send(lake, update(table, "x", {"n": 0.5}, {"n": 7.5, "name": "x"}), delete(table, "2", {"n": 102}))
+    send(lake, update(table, "3", {"n": 103}, {"n": 2.5, "name": "moved"}))
+    flush(lake)  # the key index knows where the rows are
+    expected = {key: value for key, value in EXPECTED.items() if key != "2"} | {"x": 7.5, "3": 2.5}
+    assert values(catalog, table) == expected
+    run_job(lake, table=table, kinds=["columns", "files", "deletes"])
+    assert values(catalog, table) == expected
+    verified(lake)
+
+
+def test_an_integer_that_no_fraction_holds_stops_it(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("exact", "1", n=2**60 + 1))
+    flush(lake)
+    send(lake, insert("exact", "2", n=0.5))
+    flush(lake)
+    job = run_job(lake, table="exact", kinds=["columns"])
+    assert "survive" in job["reason"]
+    assert type_of(catalog, "exact") == "long"
+    assert (values(catalog, "exact"), rescued(catalog, "exact")) == ({"1": 2**60 + 1, "2": None}, {"2": '{"n":0.5}'})
+    files = [path.name for path in Path(lake.home, "warehouse", "default").rglob("retyped-*") if "exact" in str(path)]
+    assert not files
+    send(lake, insert("exact", "3", n=1.5))
+    flush(lake)
+    assert rescued(catalog, "exact")["3"] == '{"n":1.5}'
+
+
+def test_a_stream_goes_on_meanwhile(lake: ServerProcess, catalog: RestCatalog) -> None:
+    filled(lake, "busy")
+    is_over = threading.Event()
+    sent: list[float] = []
+
+    def stream() -> None:
+        while not is_over.is_set():
+            value = len(sent) + 0.5 * (len(sent) % 2)
+            send(lake, *(update("busy", key, {"n": 1}, {"n": value}) for key in ("x", "7", "new")))
+            sent.append(value)
+            flush(lake)
+
+    thread = threading.Thread(target=stream)
+    thread.start()
+    try:
+        run_job(lake, table="busy", kinds=["columns"])
+    finally:
+        is_over.set()
+        thread.join()
+    flush(lake)
+    assert type_of(catalog, "busy") == "double"
+    found = values(catalog, "busy")
+    assert (found, rescued(catalog, "busy")) == (EXPECTED | dict.fromkeys(("x", "7", "new"), sent[-1]), {})
+    last = [each for each in changes_of(catalog, "default.busy") if each["_key"] == "new"]
+    assert [each["n"] for each in last] == sent
+    verified(lake)
+
+
+def test_a_pipeline_that_dies_when_it_has_landed_leaves_it_right(lake: ServerProcess, catalog: RestCatalog) -> None:
+    filled(lake, "dying")
+    flag = Path(lake.home, _CRASH_FLAG)
+    flag.touch()
+    status, job = lake.get("/v1/compaction/run", method="POST", body={"table": "dying", "kinds": ["columns"]})
+    assert status == 202, job
+    until(lambda: not flag.exists(), "it dies")
+    send(lake, update("dying", "x", {"n": 0.5}, {"n": 8.5}), delete("dying", "29", {"n": 29}))
+    until(lambda: is_published(lake), "another pipeline publishes")
+    expected = {key: value for key, value in EXPECTED.items() if key != "29"} | {"x": 8.5}
+    assert (values(catalog, "dying"), rescued(catalog, "dying")) == (expected, {})
+    assert type_of(catalog, "dying") == "double"
+    verified(lake)
