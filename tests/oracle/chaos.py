@@ -155,15 +155,26 @@ class Chaos:
 
 def write_page(results: list[Result], options: argparse.Namespace, minutes: float) -> None:
     is_short = any(result.run_count < options.runs for result in results)
+    rows = _rows_of(options.page) | {result.name: result.as_row() for result in results}
+    end = f"The time limit of {options.minutes:g} minutes ended it early." if is_short else "All runs were made."
+    if options.only:
+        names = ", ".join(f"`{name}`" for name in options.only)
+        end += f" This time it was {names}; the other rows are of an earlier time."
     page = _PAGE.format(
-        rows="\n".join(result.as_row() for result in results),
-        end=f"The time limit of {options.minutes:g} minutes ended it early." if is_short else "All runs were made.",
+        rows="\n".join(rows[name] for name in _TROUBLES if name in rows),
+        end=end,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         seed=options.seed,
         minutes=minutes,
         machine=f"{os.cpu_count()} cores ({platform.machine()}, Python {platform.python_version()})",
     )
     options.page.write_text(page)
+
+
+def _rows_of(page: Path) -> dict[str, str]:
+    """Those of an earlier time, by the name of the crash: with `--only` the others stay."""
+    lines = page.read_text().splitlines() if page.exists() else []
+    return {line.split("`")[1]: line for line in lines if line.startswith("| `")}
 
 
 def main() -> int:

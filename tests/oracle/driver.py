@@ -39,6 +39,7 @@ transaction_wait_max_ms = 120000
 mask = {{secret = "truncate(2)"}}
 exclude_columns = ["hidden"]
 [tables.users]
+rebuild_rows_max = 300
 mask = {{secret = "truncate(2)"}}
 exclude_columns = ["hidden"]
 [tables."shop.items"]

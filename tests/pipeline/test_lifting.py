@@ -10,15 +10,19 @@ from dolake.pipeline.lifting import fractions_in, lifted
 from dolake.tables.layout import BEFORE, RESCUED
 
 ROW = pa.struct([("n", pa.float64()), ("m", pa.int64())])
-SCHEMA = pa.schema([("n", pa.float64()), ("m", pa.int64()), (BEFORE, ROW), (RESCUED, pa.string())])
+SCHEMA = pa.schema(
+    [("_operation", pa.string()), ("n", pa.float64()), ("m", pa.int64()), (BEFORE, ROW), (RESCUED, pa.string())]
+)
 
 
 def rows_of(*rows: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), SCHEMA)
 
 
-def row(n: float | None = None, rescued: str | None = None, before: Any = None) -> dict[str, Any]:
-    return {"n": n, "m": 1, BEFORE: before, RESCUED: rescued}
+def row(
+    n: float | None = None, rescued: str | None = None, before: Any = None, operation: str = "UPDATE"
+) -> dict[str, Any]:
+    return {"_operation": operation, "n": n, "m": 1, BEFORE: before, RESCUED: rescued}
 
 
 def test_columns_are_found_whose_fractions_wait() -> None:
@@ -50,6 +54,15 @@ def test_a_value_moves_to_its_column_and_what_still_does_not_fit_stays() -> None
     ]
     assert [each[BEFORE] for each in found[4:]] == [{"n": 3.5, "m": 4}, {"n": 5.5, "m": None}]
     assert [each[BEFORE] for each in found[:4]] == [None] * 4
+
+
+def test_a_row_that_was_deleted_gets_its_value_as_it_is_and_as_it_was() -> None:
+    gone = row(rescued='{"n":2.5}', before={"n": None, "m": 1}, operation="DELETE")
+    unseen = row(rescued='{"n":2.5}', operation="DELETE")
+    found = lifted(rows_of(gone, unseen, row(rescued='{"n":3.5}', before={"n": 1.0, "m": 1})), ["n"]).to_pylist()
+    assert [each["n"] for each in found] == [2.5, 2.5, 3.5]
+    assert [each[BEFORE] for each in found] == [{"n": 2.5, "m": 1}, None, {"n": 1.0, "m": 1}]
+    assert {each[RESCUED] for each in found} == {None}
 
 
 def test_rows_without_such_a_value_stay_as_they_are() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dolake.tables.fitting import Misfit, decode_written, fitter
 from dolake.tables.layout import BEFORE, RESCUED
@@ -57,6 +58,10 @@ def lifted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         if is_moved:
             left |= {BEFORE: msgspec.Raw(msgspec.json.encode(left_before))} if left_before else {}
             texts[row] = msgspec.json.encode(left).decode() if left else None
+    for row in _deletes(rows):  # the row before is the row itself, so its value waited once for both
+        for name in columns:
+            if row in own[name]:
+                before[name][row] = own[name][row]
     rows = _put(rows, RESCUED, pa.array(texts, pa.string()))
     for name, found in own.items():
         if found:
@@ -84,6 +89,15 @@ def _fitted(text: msgspec.Raw | None, fit: Any) -> float | None:
     except (Misfit, RecursionError, ValueError):
         return None
     return value
+
+
+def _deletes(rows: pa.Table) -> list[int]:
+    """Of changes, those that show the row before as theirs, too."""
+    if BEFORE not in rows.column_names:
+        return []
+    is_delete = pc.and_(pc.equal(rows.column("_operation"), "DELETE"), pc.is_valid(rows.column(BEFORE)))
+    found: list[int] = pc.indices_nonzero(is_delete).to_pylist()
+    return found
 
 
 def _filled(column: pa.Array | pa.ChunkedArray, values: _Values) -> pa.Array:
