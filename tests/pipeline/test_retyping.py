@@ -126,6 +126,30 @@ def test_an_integer_that_no_fraction_holds_stops_it(lake: ServerProcess, catalog
     assert rescued(catalog, "exact")["3"] == '{"n":1.5}'
 
 
+def test_a_column_that_cannot_keeps_no_other_from_it(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("two", "1", n=1, exact=2**60 + 1))
+    flush(lake)
+    send(lake, insert("two", "2", n=0.5, exact=0.5))
+    flush(lake)
+    run_job(lake, table="two", kinds=["columns"])
+    assert (type_of(catalog, "two"), type_of(catalog, "two", "exact")) == ("double", "long")
+    assert (values(catalog, "two"), rescued(catalog, "two")) == ({"1": 1.0, "2": 0.5}, {"2": '{"exact":0.5}'})
+
+
+def test_what_waited_moves_with_a_rebuild_within_a_publish_too(lake: ServerProcess, catalog: RestCatalog) -> None:
+    send(lake, insert("raised", "1", n=1))
+    flush(lake)
+    send(lake, insert("raised", "2", n=0.5))
+    flush(lake)
+    assert rescued(catalog, "raised") == {"2": '{"n":0.5}'}
+    patch = {"tables": {"raised": {"rebuild_rows_max": 1_000}}}
+    assert lake.get("/v1/config", method="PATCH", body=patch)[0] == 200
+    send(lake, insert("raised", "3", n=1.5))
+    flush(lake)
+    assert (values(catalog, "raised"), rescued(catalog, "raised")) == ({"1": 1.0, "2": 0.5, "3": 1.5}, {})
+    assert {each["_rescued"] for each in changes_of(catalog, "default.raised")} == {None}
+
+
 def test_a_stream_goes_on_meanwhile(lake: ServerProcess, catalog: RestCatalog) -> None:
     filled(lake, "busy")
     is_over = threading.Event()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
 from dolake.errors import OutcomeUnknown
-from dolake.pipeline.garbage import Found, Waiting
+from dolake.pipeline.files import new_file
+from dolake.pipeline.garbage import _OUR_DATA, Found, Waiting
 from dolake.pipeline.turns import InFlight, Turns
 
 
@@ -48,6 +50,13 @@ def test_files_of_a_commit_must_stay_while_it_is_under_way_and_when_nobody_knows
         raise OutcomeUnknown("nobody knows")
     time.sleep(0.01)
     assert after_s - 1 < in_flight.since_s < time.time() - 0.01
+
+
+@pytest.mark.parametrize("work", ["12", "compacted", "retyped"])
+def test_files_of_every_kind_of_work_can_become_garbage(work: str) -> None:
+    """A file that this does not know stays for ever."""
+    name = new_file("file:/table", f"{work}-{uuid.uuid4().hex[:12]}").rpartition("/")[2]
+    assert _OUR_DATA.fullmatch(name)
 
 
 def test_a_file_goes_only_when_it_was_unnamed_long_ago_and_is_unnamed_now(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def run_job(lake: ServerProcess, **body: Any) -> dict[str, Any]:
     jobs = f"/v1/compaction/jobs/{job['jobId']}"
     wait_for(lambda: lake.get(jobs)[1]["state"] not in ("queued", "running"), "the job ends")
     ended: dict[str, Any] = lake.get(jobs)[1]
-    assert ended["state"] == "done", ended
+    assert ended["state"] == "done", (ended, lake.log[-3_000:])
     return ended
 
 

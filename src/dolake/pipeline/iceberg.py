@@ -392,7 +392,8 @@ class Iceberg:
                     update.appendFile(file)
             for key, value in summary.items():
                 update.set(key, value)
-            update.scanManifestsWith(self._at_once)
+            if not (change.is_rewrite or change.is_regrouping):  # which may read many
+                update.scanManifestsWith(self._at_once)
             update.commit()
             start, end = transaction.startMetadata(), transaction.currentMetadata()
             snapshot = end.currentSnapshot()

@@ -83,7 +83,7 @@ class Upkeep:
         self._publishes: dict[str, int] = {}
         self._is_pressed = False
         self._given_up: set[str] = set()
-        """Files of pieces that failed."""
+        """Files of pieces that failed, and tables whose columns could not be given another type."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="upkeep", daemon=True).start()
@@ -138,7 +138,7 @@ class Upkeep:
             return
         for name in sorted(touched):
             with contextlib.suppress(DoLakeError, OSError):  # the next publish looks again
-                if self._publisher.tables.wished(name):
+                if self._publisher.tables.wished(name) and _columns_of(name) not in self._given_up:
                     self._look_after(name, ("columns",), is_urgent=True)
                 self._look_after(name, _COMPACTING, is_urgent=True)
                 if self._publishes[name] >= self._snapshots_every():
@@ -257,30 +257,32 @@ class Upkeep:
 
     def _retype(self, job: _Job, name: str) -> None:
         """Columns of a large table that should become fractions, because some have come."""
-        tables = self._publisher.tables
-        columns = tables.wished(name)
-        if not columns:
-            return
+        columns = self._publisher.tables.wished(name)
         try:
-            done = self._retyper.retype(name, columns, partial(self._tell_pieces, job))
-        except Conflict:
-            raise  # the next publish tries again
-        except Inexact as error:
-            tables.grant(name)
-            self._update(job, reason=str(error))
-            return
+            self._retype_columns(job, name, columns)
+        except Inexact:
+            for column in sorted(columns) if len(columns) > 1 else ():  # which of them is it?
+                with contextlib.suppress(Inexact):
+                    self._retype_columns(job, name, frozenset([column]))
+            self._update(job, reason="integers that would not survive another type keep theirs")
         except BaseException:
-            tables.grant(name)  # the next fraction asks again
+            self._given_up.add(_columns_of(name))  # until the next look at all tables, lest it begins again at once
             raise
-        tables.grant(name)
+        with self._publisher.turns:
+            self._publisher.tables.grant(name, columns)
+
+    def _retype_columns(self, job: _Job, name: str, columns: frozenset[str]) -> None:
+        done = self._retyper.retype(name, columns, partial(self._tell_pieces, job)) if columns else None
         if done is not None:
+            report = job.report
             self._update(
                 job,
                 reason=f"{', '.join(sorted(columns))}: now fractions",
-                files_before=done.files,
-                files_after=done.files,
-                bytes_before=done.bytes_before,
-                bytes_after=done.bytes_after,
+                files_before=report.files_before + done.files,
+                files_after=report.files_after + done.files,
+                bytes_before=report.bytes_before + done.bytes_before,
+                bytes_after=report.bytes_after + done.bytes_after,
+                waited_ms=max(report.waited_ms, done.waited_ms),
             )
 
     def _tell_pieces(self, job: _Job, done: int, total: int) -> None:
@@ -384,6 +386,11 @@ class Upkeep:
         files = f"{report.files_before}->{report.files_after}"
         figures = {"job": report.job_id, "state": state, "took_ms": report.took_ms, "files": files, "reason": reason}
         logger.info("upkeep ended", extra=figures)
+
+
+def _columns_of(name: str) -> str:
+    """Among what was given up, where the others are paths."""
+    return f"columns of {name}"
 
 
 def _facts(source: SourceTable, partitions: tuple[str, ...] = ()) -> Iterator[tuple[TableFacts, bool]]:

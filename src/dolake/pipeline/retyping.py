@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,12 @@ _ROUNDS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Retyped:
-    """What was done."""
+    """What was done, and how long publishes had to wait for it."""
 
     files: int
     bytes_before: int
     bytes_after: int
+    waited_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -57,14 +59,27 @@ class _Work:
     busy: set[str] = field(default_factory=set)
     """Files that publishes leave alone for us."""
 
+    schemas: tuple[str, str] = field(init=False)
+    """Of state and changes when it began: what is written fits these alone."""
+    ids: dict[bool, dict[bytes, bytes]] = field(init=False)
+    """For state (True) and changes, from the columns' new ids to those that they have in the old files."""
+
+    def __post_init__(self) -> None:
+        self.schemas, self.ids = self.source_schemas(), self.new_ids()
+
+    def source_schemas(self) -> tuple[str, str]:
+        return self.source.state.schema, self.source.changes.schema
+
+    def new_ids(self) -> dict[bool, dict[bytes, bytes]]:
+        pairs = {True: (self.source.state, self.state), False: (self.source.changes, self.changes)}
+        return {
+            is_state: ids_before(shape_of(now.schema), shape_of(then.schema), self.types)
+            for is_state, (now, then) in pairs.items()
+        }
+
     def todo(self, *, is_state: bool) -> list[Json]:
         entries = self.source.files if is_state else self.source.changes_files
         return [entry for path, entry in entries.items() if path not in self.files]
-
-    def ids(self, *, is_state: bool) -> dict[bytes, bytes]:
-        """From the columns' new ids to those that they have in the old files."""
-        now, then = (self.source.state, self.state) if is_state else (self.source.changes, self.changes)
-        return ids_before(shape_of(now.schema), shape_of(then.schema), self.types)
 
 
 class Retyper:
@@ -76,8 +91,8 @@ class Retyper:
     def retype(self, name: str, columns: Iterable[str], tell: Callable[[int, int], None]) -> Retyped | None:
         """These columns become fractions; None where none of them can. `tell` hears of files done and in all.
 
-        Conflict when the table was changed in a way that makes it begin again; Inexact when a column has integers that
-        no fraction holds, which is remembered. In both cases nothing has happened.
+        Conflict when the table's columns have changed meanwhile, or more comes than can be written; Inexact when there
+        are integers that no fraction holds, which is remembered of a single column. In both cases nothing has happened.
         """
         with self._publisher.in_flight.one():
             with self._publisher.turns:
@@ -87,12 +102,14 @@ class Retyper:
             try:
                 self._write_most(work, tell)
                 with self._publisher.turns:
-                    return self._land(work)
+                    began_s = time.monotonic()
+                    done = self._land(work)
+                    return replace(done, waited_ms=round((time.monotonic() - began_s) * 1000))
             except OutcomeUnknown:
                 raise  # the files may be part of the tables
             except BaseException as error:
                 self._remove(work)
-                if isinstance(error, Inexact):
+                if isinstance(error, Inexact) and len(work.types) == 1:
                     with self._publisher.turns:
                         self._publisher.tables.keep_exact(work.source, work.types)
                         self._publisher.tables.forget(name)
@@ -118,8 +135,10 @@ class Retyper:
                 self._check(work)
                 todo = {is_state: work.todo(is_state=is_state) for is_state in (True, False)}
                 rows = sum(entry["record-count"] for entries in todo.values() for entry in entries)
-                if number == _ROUNDS_MAX or (number and rows <= _REST_ROWS_MAX):
+                if number and rows <= _REST_ROWS_MAX:
                     return
+                if number == _ROUNDS_MAX:
+                    raise Conflict(f"{work.source.name} grows faster than it can be written", hint="try it later")
                 paths = {entry["file-path"] for entries in todo.values() for entry in entries}
                 work.busy |= paths
                 work.source.busy |= paths
@@ -147,7 +166,7 @@ class Retyper:
             target_bytes=NO_TARGET,
             token=work.token,
             has_keys=False,
-            ids_before=work.ids(is_state=is_state),
+            ids_before=work.ids[is_state],
             lifted=tuple(work.types),
             folder=folder_of(table.location, path),
             mark=mark_of(entry),
@@ -157,15 +176,16 @@ class Retyper:
         self._publisher.look_if_uncertain()
         source = work.source
         if self._publisher.tables.find(source.name) is not source or source.is_altering:
-            raise Conflict(f"{source.name} was loaded anew meanwhile", hint="the next fraction asks again")
+            raise Conflict(f"{source.name} was loaded anew meanwhile", hint="the next publish asks again")
+        if work.source_schemas() != work.schemas:
+            raise Conflict(f"{source.name} has got other columns meanwhile", hint="the next publish asks again")
 
     def _land(self, work: _Work) -> Retyped:
         self._check(work)
         publisher, source = self._publisher, work.source
-        ids = {is_state: work.ids(is_state=is_state) for is_state in (True, False)}
         work.state, work.changes = publisher.tables.retyped(source, work.types)
-        if ids != {is_state: work.ids(is_state=is_state) for is_state in (True, False)}:
-            raise Conflict(f"{source.name} has got other columns meanwhile", hint="the next fraction asks again")
+        if work.new_ids() != work.ids:
+            raise Conflict(f"{source.name} has had other columns meanwhile", hint="the next publish asks again")
         for is_state in (True, False):
             self._write(work, work.todo(is_state=is_state), is_state=is_state)
         renamed = {old: work.files[old]["file-path"] for old in source.files}
@@ -191,9 +211,10 @@ class Retyper:
             with source.trusting_index() as index:
                 index.stage_rename(renamed, snapshot_id)
 
-        land(publisher, [state, changes], source.index, stage, lambda: publisher.tables.forget(source.name))
         old = [*source.files.values(), *source.changes_files.values()]
-        return Retyped(len(old), _size(old), _size(work.files[entry["file-path"]] for entry in old))
+        done = Retyped(len(old), _size(old), _size(work.files[entry["file-path"]] for entry in old))
+        land(publisher, [state, changes], source.index, stage, lambda: publisher.tables.forget(source.name))
+        return done  # from here on nothing may fail: the files are part of the tables
 
     def _remove(self, work: _Work) -> None:
         for table in (work.state, work.changes):

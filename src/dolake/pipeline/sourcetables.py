@@ -276,12 +276,16 @@ class SourceTables:
     def wished(self, name: str) -> frozenset[str]:
         return self._wished.get(name, frozenset())
 
-    def grant(self, name: str) -> None:
+    def grant(self, name: str, columns: Iterable[str]) -> None:
         """They have, or never will."""
-        self._wished.pop(name, None)
+        self._wished[name] = self.wished(name).difference(columns)
 
     def retyped(self, source: SourceTable, types: Mapping[str, str]) -> tuple[IcebergTable, IcebergTable]:
-        """State and changes with other types of these columns, which nobody sees before something is staged."""
+        """State and changes with other types of these columns, which nobody sees before something is staged.
+
+        From left to right: each gets its place beside its neighbour, who may be another one by then.
+        """
+        types = {column.name: types[column.name] for column in source.columns if column.name in types}
         paths: dict[tuple[str, ...], str] = {(name,): type_ for name, type_ in types.items()}
         before: dict[tuple[str, ...], str] = {(layout.BEFORE, name): type_ for name, type_ in types.items()}
         state = self._iceberg.retype_columns(source.state, paths)

@@ -253,6 +253,7 @@ class Staging:
             has_keys=True,
             has_source_in_key=self._tables.has_source_in_key,
             ids_before=_ids_before(source.rebuild, source.state.schema, is_state=True),
+            lifted=source.rebuild.columns if source.rebuild else (),
             **source.place_of(next(iter(files))),
         )
 
@@ -270,6 +271,7 @@ class Staging:
             token=self._token,
             has_keys=False,
             ids_before=_ids_before(rebuild, source.changes.schema, is_state=False),
+            lifted=rebuild.columns,
         )
         return self._rewrite(source, [job])
 

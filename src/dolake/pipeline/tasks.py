@@ -45,7 +45,7 @@ from dolake.tables.rules import LakeRules, TableRules
 from dolake.tables.types import Columns
 
 Json = dict[str, Any]
-_WRITERS = 4
+_WRITERS, _AHEAD_MAX = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,8 @@ def write_slice(job: SliceJob) -> dict[str, Staged | Wanting | Refused]:
             elif isinstance(read, Wanting):
                 done[table] = read
             else:
+                if len(written) >= _AHEAD_MAX:
+                    list(written.values())[-_AHEAD_MAX].result()  # the rows of no more tables wait in memory
                 written[table] = threads.submit(_write_table, job, job.plans[table], read)
     return done | {table: each.result() for table, each in written.items()}
 
