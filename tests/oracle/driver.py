@@ -67,6 +67,7 @@ _CRASH_WAIT_S = 120.0
 _ORPHANS_WAIT_S = 15.0
 _PUBLISH_WAIT_S = 120.0
 _SHOWN_MAX = 20
+_STIR_GROUPS = 12
 
 
 class Trouble(Protocol):
@@ -94,6 +95,7 @@ class Lake:
         self.flag = home / "crash-now"
         self.server = self._new_server(None)
         self.point: str | None = None
+        self._sending = asyncio.Lock()
 
     def __enter__(self) -> Self:
         self.server.start()
@@ -124,6 +126,7 @@ class Lake:
         self.publish()
 
     async def _run(self, first: list[list[Group]], second: list[list[Group]], trouble: Trouble | None) -> None:
+        self._sending = asyncio.Lock()  # of this run's event loop
         async with asyncio.TaskGroup() as tasks:
             flushing = tasks.create_task(self._flush_now_and_then())
             async with asyncio.TaskGroup() as begin:
@@ -146,8 +149,8 @@ class Lake:
         pause_max_s: float = 0.1,
         is_persisted: bool = True,
     ) -> None:
-        """Each stream delivers its share, all at the same time."""
-        async with asyncio.TaskGroup() as tasks:
+        """Each stream delivers its share, all at the same time; who comes meanwhile waits."""
+        async with self._sending, asyncio.TaskGroup() as tasks:
             for stream, share in zip(self.streams, shares, strict=True):
                 batches = self.batches(stream, share, batch_max)
                 tasks.create_task(stream.deliver(batches, pause_max_s=pause_max_s, is_persisted=is_persisted))
@@ -245,6 +248,10 @@ class Lake:
         self.server, self.point = server, point
         await asyncio.to_thread(self.server.start)
         self.restart_count += 1
+
+    async def stir(self) -> None:
+        """A few more changes, so that there is something to publish and to look after."""
+        await self.send(_dealt(examples(groups(), _STIR_GROUPS, self.dice.randrange(2**32)), len(self.streams)))
 
     async def until(self, is_true: Callable[[], bool], otherwise: str) -> None:
         give_up_at = time.monotonic() + _CRASH_WAIT_S

@@ -10,7 +10,9 @@ import asyncio
 
 import psutil
 
-from tests.oracle.driver import PIPELINE_POINTS, Lake
+from tests.oracle.driver import PIPELINE_POINTS, UPKEEP_POINTS, Lake
+
+_PATIENCE_S = 5.0
 
 
 class CrashAt:
@@ -35,13 +37,25 @@ class CrashAt:
 
     async def settle(self) -> None:
         if self._point in PIPELINE_POINTS:
-            await self._lake.until(lambda: not self._lake.flag.exists(), f"{self._point} was not reached")
+            await self._until_reached()
             await self._lake.take_over(self._pipeline, self._generation)
             if self._then not in (None, self._point):
                 await KillServer(self._lake, self._then).prepare()
         else:
             await self._lake.server_ended()
             await self._lake.restart(self._then, [self._pipeline])
+
+    async def _until_reached(self) -> None:
+        """Upkeep passes its points only when something is due, so changes go on until it is."""
+        reaching = asyncio.create_task(
+            self._lake.until(lambda: not self._lake.flag.exists(), f"{self._point} was not reached")
+        )
+        while self._point in UPKEEP_POINTS:
+            await asyncio.wait([reaching], timeout=_PATIENCE_S)
+            if reaching.done():
+                break
+            await self._lake.stir()
+        await reaching
 
 
 class KillPipeline:
