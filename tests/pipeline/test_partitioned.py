@@ -75,13 +75,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.fixture
-def catalog(lake: ServerProcess) -> Iterator[RestCatalog]:
-    with_catalog = RestCatalog("lake", uri=lake.url)
-    yield with_catalog
-    with_catalog.close()
-
-
 def order(number: int, day: int = 1, **more: Any) -> dict[str, Any]:
     return {"at": f"2026-01-{day:02d}T12:00:00Z", "customer": f"c{number % 7}", "total": number} | more
 

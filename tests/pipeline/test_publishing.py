@@ -41,13 +41,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.fixture
-def catalog(lake: ServerProcess) -> Iterator[RestCatalog]:
-    with_catalog = RestCatalog("lake", uri=lake.url)
-    yield with_catalog
-    with_catalog.close()
-
-
 def send(lake: ServerProcess, *changes: dict[str, Any], source: str = "shop") -> None:
     async def sending() -> None:
         async with connect(lake.url, source=source) as client:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from dolake import crashpoints
 from tests.pipeline.test_publishing import changes_of, delete, flush, insert, is_published, rows_of, send, update
 from tests.pipeline.test_publishing import wait_for as until
 from tests.pipeline.test_upkeep import run_job
+from tests.pipeline.test_values import verified
 from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -38,13 +37,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.fixture
-def catalog(lake: ServerProcess) -> Iterator[RestCatalog]:
-    with_catalog = RestCatalog("lake", uri=lake.url)
-    yield with_catalog
-    with_catalog.close()
-
-
 def type_of(catalog: RestCatalog, table: str, column: str = "n") -> str:
     return str(catalog.load_table(f"default.{table}").schema().find_field(column).field_type)
 
@@ -56,12 +48,6 @@ def values(catalog: RestCatalog, table: str) -> dict[str, Any]:
 def rescued(catalog: RestCatalog, table: str) -> dict[str, str]:
     rows = rows_of(catalog, f"default.{table}")
     return {key: row["_rescued"] for key, row in rows.items() if row["_rescued"] is not None}
-
-
-def verified(lake: ServerProcess) -> None:
-    command = [sys.executable, "-m", "dolake.cli", "verify", "--home", str(lake.home), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def filled(lake: ServerProcess, table: str) -> None:

@@ -33,13 +33,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.fixture
-def catalog(lake: ServerProcess) -> Iterator[RestCatalog]:
-    with_catalog = RestCatalog("lake", uri=lake.url)
-    yield with_catalog
-    with_catalog.close()
-
-
 def run_job(lake: ServerProcess, **body: Any) -> dict[str, Any]:
     """Ask for a job and wait for its end."""
     status, job = lake.get("/v1/compaction/run", method="POST", body=body)
