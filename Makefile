@@ -31,10 +31,10 @@ quick: $(STAMP) ## the fast tests: under a minute, no Spark
 	@$(BIN)/python -m pytest -q -m "not slow and not spark and not chaos" $(TEST_ARGS)
 
 test: $(STAMP) java ## every test but the chaos runs; what continuous integration runs
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not chaos" $(TEST_ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not chaos" $(TEST_ARGS)
 
-test-rck: $(STAMP) java ## Iceberg's REST compatibility kit against a running server (RCK=<path to its run-rck>)
-	@$(BIN)/python -m tools.run_rck $(RCK)
+test-rck: $(STAMP) java ## Iceberg's REST compatibility kit against a running server (RCK=<path to its run-rck>, RCK_ARGS=--postgres)
+	@$(BIN)/python -m tools.run_rck $(RCK_ARGS) $(RCK)
 
 chaos: $(STAMP) java ## let server and pipeline die again and again: nothing is lost or doubled (an hour; CHAOS_ARGS=...)
 	@$(BIN)/python -m pytest -q -m chaos $(TEST_ARGS)
@@ -57,9 +57,10 @@ clean: ## remove caches and build results; .venv stays
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
+# Spark starts in half the time from a class archive, which is made once for each .venv; without one it starts, too.
 # The pipeline can fetch a Java by itself where there is a network, so a missing one is advice here and not an error.
 java: $(STAMP)
-	@$(BIN)/python -m dolake.pipeline.java --quiet || true
+	@$(BIN)/python -m dolake.pipeline.java --quiet && $(BIN)/python -m dolake.pipeline.classes 2>$(VENV)/classes.log || true
 
 # The stamp is older than a changed lock file, so that a new lock is installed by whichever target runs next.
 # The versions of pip and hatchling do not matter: uv and the build tools come from the lock file, checked by hash.

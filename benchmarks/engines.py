@@ -25,8 +25,8 @@ _EXTENSIONS = ("avro", "httpfs", "iceberg")
 
 
 @contextlib.contextmanager
-def duck_on(url: str, *, threads: int | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """DuckDB with the lake attached as `lake`. Its extensions are wheels: nothing is downloaded."""
+def duck_on(url: str, *, threads: int | None = None, secret: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """DuckDB with the lake attached as `lake`; `secret` is how it logs in. Its extensions are wheels."""
     with duckdb.connect() as connection:
         connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
         for name in _EXTENSIONS:
@@ -35,7 +35,11 @@ def duck_on(url: str, *, threads: int | None = None) -> Iterator[duckdb.DuckDBPy
         connection.execute("SET TimeZone = 'UTC'")
         if threads is not None:
             connection.execute(f"SET threads = {threads}")
-        connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{url}', AUTHORIZATION_TYPE 'none')")
+        if secret is None:
+            connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{url}', AUTHORIZATION_TYPE 'none')")
+        else:
+            connection.execute(f"CREATE SECRET login (TYPE iceberg, {secret})")
+            connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{url}', SECRET login)")
         yield connection
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import aiohttp
 import numpy as np
@@ -25,7 +25,8 @@ import psutil
 import uvloop
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.load import BatchLayout, LoadError, Meter, Stream
+from benchmarks.certificates import make_certificate, trusting_nobody
+from benchmarks.load import BatchLayout, Encoding, LoadError, Meter, Stream
 from benchmarks.machine import (
     commit_of_repository,
     machine_cpu_s,
@@ -35,6 +36,9 @@ from benchmarks.machine import (
     versions_of,
 )
 from dolake.cli.child import COMMAND, ChildServer
+from dolake.errors import InvalidInput
+from dolake.identity.store import TokenFile
+from dolake.identity.tokens import Token, mint
 
 LATENCY_RATE_EVENTS_S = 20_000
 WARM_UP_S = 1.0
@@ -42,6 +46,15 @@ SAMPLE_EVERY_S = 0.25
 JOURNAL_SIZE_MAX_BYTES = 12 * 1024**3
 DISK_FREE_MIN_BYTES = 10 * 1024**3
 MB = 1_000_000
+
+_LIMITS = """
+[rate_limit]
+whitelisted_ips = []
+messages_per_second = 1_000_000
+burst_capacity = 1_000_000
+refill_rate = 1_000_000
+"""
+"""Everything is counted, and nobody refused: what counting costs is to be seen."""
 
 
 def run_ingest_bench(
@@ -51,19 +64,30 @@ def run_ingest_bench(
     window: int = 4,
     batch_events: int = 500,
     rate_events_s: float | None = None,
+    encoding: str = "json",
+    compress: bool = False,
+    tls: bool = False,
     out: Path | None = None,
     home: Path | None = None,
+    door: bool = False,
     server_command: Sequence[str] = COMMAND,
 ) -> dict[str, Any]:
     """Measure, and return the report; `out` also gets it as JSON.
 
     `rate_events_s` paces the latency phase (20,000 unless said otherwise). `home` is a folder on the disk to measure:
-    the server's temporary home is made inside it and removed at the end.
+    the server's temporary home is made inside it and removed at the end. `encoding` lists forms of messages; the first
+    is measured in full, and the others, compressed ones, those over TLS and those through the door in the throughput
+    phase beside it. Through the door: nobody is whitelisted, all limits are counted, and each connection shows a token
+    for the tables' namespaces and its sources alone, checked for each batch.
     """
-    load = Load(seconds, connections, window, batch_events, rate_events_s or LATENCY_RATE_EVENTS_S)
-    with temporary_home(home) as folder, _server(folder, server_command) as server, _progress() as progress:
-        bench = _Bench(load, server, folder, progress)
-        phases = _run(bench)
+    load = Load(seconds, connections, window, batch_events, rate_events_s or LATENCY_RATE_EVENTS_S, _tokens())
+    forms = forms_of(encoding, compress=compress, tls=tls, door=door)
+    with temporary_home(home) as folder, _progress() as progress:
+        phases = _measured(load, forms[0], folder, server_command, progress, ("latency", "throughput"))
+        others = {
+            form.name: _measured(load, form, folder, server_command, progress, ("throughput",))["throughput"]
+            for form in forms[1:]
+        }
         report = {
             "benchmark": "ingest",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -75,15 +99,56 @@ def run_ingest_bench(
                 "connections": connections,
                 "window": window,
                 "batch_events": batch_events,
-                "event_bytes_mean": round(len(load.layout("sample").payload) / batch_events, 1),
+                "event_bytes_mean": round(len(load.layout("sample", forms[0]).payload) / batch_events, 1),
                 "latency_rate_events_s": load.rate_events_s,
+                "form": forms[0].name,
             },
             **phases,
         }
+    if others:
+        report["variants"] = {name: _beside(phases["throughput"], other) for name, other in others.items()}
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=2) + "\n")
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How messages look on their way."""
+
+    encoding: Encoding = "json"
+    is_compressed: bool = False
+    is_secret: bool = False
+    has_door: bool = False
+
+    @property
+    def name(self) -> str:
+        more = (" compressed", self.is_compressed), (" tls", self.is_secret), (" door", self.has_door)
+        return self.encoding + "".join(word for word, is_so in more if is_so)
+
+
+def forms_of(encodings: str, *, compress: bool, tls: bool, door: bool = False) -> list[Form]:
+    """Plain ones first; each encoding again compressed, over TLS and through the door where that is wanted."""
+    names = [name.strip() for name in encodings.split(",")]
+    for name in names:
+        if name not in get_args(Encoding):
+            raise InvalidInput(f"{name!r} is no encoding", hint=f"one of {', '.join(get_args(Encoding))}")
+    plain = [Form(cast(Encoding, name)) for name in names]
+    return [
+        *plain,
+        *(Form(form.encoding, is_compressed=True) for form in plain if compress),
+        *(Form(form.encoding, is_secret=True) for form in plain if tls),
+        *(Form(form.encoding, has_door=True) for form in plain if door),
+    ]
+
+
+def _beside(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """A variant's figures, and what one CPU second does compared with the first form."""
+    return {
+        **other,
+        "times_events_per_cpu_s": round(other["server_events_per_cpu_s"] / first["server_events_per_cpu_s"], 3),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +160,23 @@ class Load:
     window: int
     batch_events: int
     rate_events_s: float
+    tokens: tuple[tuple[Token, str], ...] = ()
+    """For what is sent through the door, and for the figures."""
 
-    def layout(self, source: str) -> BatchLayout:
-        return BatchLayout(source, events=self.batch_events)
+    def layout(self, source: str, form: Form) -> BatchLayout:
+        return BatchLayout(source, events=self.batch_events, encoding=form.encoding, is_compressed=form.is_compressed)
 
-    def streams(self, phase: str, meter: Meter) -> list[Stream]:
+    def streams(self, phase: str, form: Form, meter: Meter) -> list[Stream]:
         """One stream per connection; paced ones take turns, so that batches arrive evenly spread."""
         gap_s = self.batch_events / self.rate_events_s if phase == "latency" else 0.0
         return [
             Stream(
-                self.layout(f"bench-{phase}-{index}"),
+                self.layout(f"bench-{phase}-{index}", form),
                 meter,
                 window=self.window,
                 pace_s=gap_s * self.connections,
                 delay_s=gap_s * index,
+                token=self.tokens[0][1] if form.has_door else None,
             )
             for index in range(self.connections)
         ]
@@ -130,23 +198,27 @@ class Moment:
 
 
 class _Bench:
-    def __init__(self, load: Load, server: ChildServer, folder: Path, progress: Progress) -> None:
+    def __init__(self, load: Load, form: Form, server: ChildServer, folder: Path, progress: Progress) -> None:
         self._load = load
+        self._form = form
+        self._context = trusting_nobody() if form.is_secret else None
         self._server = server
         self._process = psutil.Process(server.pid)
         self._folder = folder
         self._progress = progress
 
-    async def run(self) -> dict[str, Any]:
-        async with aiohttp.ClientSession() as session:
-            return {phase: await self._measure(phase, session) for phase in ("latency", "throughput")}
+    async def run(self, phases: Sequence[str]) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self._load.tokens[1][1]}"} if self._form.has_door else None
+        connector = aiohttp.TCPConnector(ssl=self._context or True)
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+            return {phase: await self._measure(phase, session) for phase in phases}
 
     async def _measure(self, phase: str, session: aiohttp.ClientSession) -> dict[str, Any]:
         meter = Meter()
-        streams = self._load.streams(phase, meter)
+        streams = self._load.streams(phase, self._form, meter)
         async with asyncio.TaskGroup() as tasks:
             for stream in streams:
-                tasks.create_task(stream.run(f"{self._server.url}/ws"))
+                tasks.create_task(stream.run(f"{self._server.url}/ws", self._context))
             await asyncio.sleep(WARM_UP_S)
             first, skipped = await self._moment(session, meter), len(meter.ack_times_s)
             memory, early_end = await self._watch(phase, meter, first)
@@ -170,7 +242,7 @@ class _Bench:
 
     async def _watch(self, phase: str, meter: Meter, first: Moment) -> tuple[list[int], str | None]:
         """Sample the server's memory until the time is over, or until there is a reason to end earlier."""
-        bar = self._progress.add_task(phase, total=self._load.seconds, rate="")
+        bar = self._progress.add_task(f"{phase} {self._form.name}", total=self._load.seconds, rate="")
         memory = [self._process.memory_info().rss]
         while (passed := time.monotonic() - first.at_s) < self._load.seconds:
             await asyncio.sleep(min(SAMPLE_EVERY_S, self._load.seconds - passed))
@@ -202,10 +274,22 @@ class _Bench:
         )
 
 
-def _run(bench: _Bench) -> dict[str, Any]:
+def _measured(
+    load: Load, form: Form, folder: Path, command: Sequence[str], progress: Progress, phases: Sequence[str]
+) -> dict[str, Any]:
+    """One form, on a server of its own."""
+    home = folder / form.name.replace(" ", "-")
+    if form.has_door:
+        for token, _ in load.tokens:
+            TokenFile(home / "home").add(token)
+    with _server(home, command, form) as server:
+        return _run(_Bench(load, form, server, folder, progress), phases)
+
+
+def _run(bench: _Bench, phases: Sequence[str]) -> dict[str, Any]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(bench.run())
+            return runner.run(bench.run(phases))
         except BaseExceptionGroup as group:  # when one stream fails the others only follow, so the first one says why
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
@@ -245,12 +329,26 @@ def _sample(metrics: str, name: str) -> float:
 
 
 @contextlib.contextmanager
-def _server(folder: Path, command: Sequence[str]) -> Iterator[ChildServer]:
-    """A server that is stopped in order whatever happens."""
+def _server(folder: Path, command: Sequence[str], form: Form) -> Iterator[ChildServer]:
+    """A server that is stopped in order whatever happens, and whose journal goes with it."""
     settings = f"journal_size_max_bytes = {JOURNAL_SIZE_MAX_BYTES + 2 * 1024**3}\n"
+    if form.is_secret:
+        settings += make_certificate(folder / "home")
+    if form.has_door:
+        settings += _LIMITS
     with terminate_as_exit(), ChildServer(folder / "home", settings=settings, command=command) as server:
         yield server
         server.stop()
+    shutil.rmtree(folder)
+
+
+def _tokens() -> tuple[tuple[Token, str], ...]:
+    """One for what the benchmark sends, and one for the figures of the whole lake."""
+    now_ms = time.time_ns() // 1_000_000
+    return (
+        mint("bench", ["ingest"], ["default", "shop"], ["bench-*"], now_ms=now_ms, expires_ms=None),
+        mint("figures", ["read"], [], [], now_ms=now_ms, expires_ms=None),
+    )
 
 
 # --- what stands around the numbers ----------------------------------------------------------------------------------

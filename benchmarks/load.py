@@ -1,8 +1,8 @@
 """A load of change batches that costs the sender little: a batch is encoded once, then only its numbers change.
 
 From ingest.py, which says how hard to push; to a server's WebSocket, in the words that any client speaks. Promise:
-every frame is a valid `cdc_batch` in JSON text, with rising event sequences and batch numbers, and each one is counted
-only when its `buffered` ack is there.
+every frame is a valid `cdc_batch` in the form that was asked for, with rising event sequences and batch numbers, and
+each one is counted only when its `buffered` ack is there.
 """
 
 from __future__ import annotations
@@ -10,16 +10,30 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import ssl
 import time
+import zlib
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.raw_websocket import MASK_BYTE, MASKED, encode_frame, open_raw_websocket
-from dolake.wire.messages import AckMessage, ConnectMessage, NackMessage, decode_server_message, encode
+from benchmarks.raw_websocket import BINARY, COMPRESSED, MASK_BYTE, MASKED, TEXT, encode_frame, open_raw_websocket
+from dolake.wire.binary import is_binary, pack, unpack_server_message
+from dolake.wire.columns import ColumnBatch, columns_of
+from dolake.wire.messages import (
+    AckMessage,
+    ConnectMessage,
+    NackMessage,
+    decode_json_batch,
+    decode_server_message,
+    encode,
+)
 
+Encoding = Literal["json", "msgpack", "msgpack-maps"]
+"""`msgpack` is in columns, as our client sends it; `msgpack-maps` has a map for each event, as any other would."""
 TABLES = ("shop.orders", "shop.customers", "shop.payments")
 NAMES = ("Alice Martin", "Jörg Weiß", "Bob Stone", "Zoë Karlsson", "Carol Diaz", "Tom Baker", "Eve Novak", "Ann Lee")
 CITIES = ("London", "Zürich", "Madrid", "Porto", "Vienna", "Oslo")
@@ -36,10 +50,17 @@ class LoadError(Exception):
 class BatchLayout:
     """A batch of one stream as it looks in every frame, and where in it the numbers stand."""
 
-    def __init__(self, source: str, *, events: int, seed: int = 1) -> None:
+    def __init__(
+        self, source: str, *, events: int, seed: int = 1, encoding: Encoding = "json", is_compressed: bool = False
+    ) -> None:
         self.source = source
         self.events = events
+        self.encoding = encoding
+        self.is_compressed = is_compressed
         self.payload = _encode_batch(source, events, seed)
+        if encoding != "json":
+            self._lay_out_binary()
+            return
         self.encoded = encode_frame(self.payload)
         self._skip = len(self.encoded) - len(self.payload)
         found = [match.start(1) + self._skip for match in re.finditer(rb'"sequence":(\d{15})', self.payload)]
@@ -50,9 +71,38 @@ class BatchLayout:
         self.first_at = self._place_of(b'"firstEventSequence":')
         self.last_at = self._place_of(b'"lastEventSequence":')
 
+    def _lay_out_binary(self) -> None:
+        """In MessagePack each number that changes has eight bytes, most significant first, behind a mark."""
+        self.payload = _as_columns(self.payload) if self.encoding == "msgpack" else _as_maps(self.payload)
+        self.encoded = encode_frame(self.payload, BINARY)
+        self._skip = len(self.encoded) - len(self.payload)
+        if self.encoding == "msgpack":
+            first = self._skip + self.payload.index(b"\xa8sequence") + 9 + (3 if self.events > 15 else 1)
+            found = [first + 9 * index + 1 for index in range(self.events)]
+        else:
+            found = [match.end() + self._skip for match in re.finditer(rb"\xa8sequence\xcf", self.payload)]
+        self.bytes_at = np.array(found)[:, None] + np.arange(8)
+        self.number_at = self._binary_place_of(b"sequenceNumber\xcf")
+        self.first_at = self._binary_place_of(b"firstEventSequence\xcf")
+        self.last_at = self._binary_place_of(b"lastEventSequence\xcf")
+
+    def _binary_place_of(self, key: bytes) -> slice:
+        start = self._skip + self.payload.index(key) + len(key)
+        return slice(start, start + 8)
+
     def _place_of(self, key: bytes) -> slice:
         start = self._skip + self.payload.index(key) + len(key)
         return slice(start, start + NUMBER_WIDTH)
+
+    def wire_form(self, encoded: bytearray) -> bytes | bytearray:
+        """What goes out: the frame itself, or one with its payload compressed, which no patch can do in place."""
+        if not self.is_compressed:
+            return encoded
+        compressor = zlib.compressobj(1, wbits=-15)
+        payload = bytes(encoded[self._skip :]).translate(MASKED)
+        deflated = compressor.compress(payload) + compressor.flush(zlib.Z_SYNC_FLUSH)
+        kind = TEXT if self.encoding == "json" else BINARY
+        return encode_frame(deflated.removesuffix(b"\x00\x00\xff\xff"), kind | COMPRESSED)
 
 
 class Frame:
@@ -68,6 +118,16 @@ class Frame:
         """Turn into the batch with this number, counted from 1."""
         first = SEQUENCE_FIRST + (number - 1) * self._layout.events
         last = first + self._layout.events - 1
+        if self._layout.encoding != "json":
+            packed = np.arange(first, last + 1).astype(">u8").view(np.uint8).reshape(-1, 8)
+            self._bytes[self._layout.bytes_at] = packed ^ MASK_BYTE
+            for place, value in (
+                (self._layout.first_at, first),
+                (self._layout.last_at, last),
+                (self._layout.number_at, number),
+            ):
+                self.encoded[place] = value.to_bytes(8, "big").translate(MASKED)
+            return
         sequences = np.arange(first, last + 1)
         self._bytes[self._layout.low_digits_at] = _FIVE_DIGITS.take(sequences % 100_000, axis=0)
         if not first // 100_000 == last // 100_000 == self._high_written:  # once in 100,000 events
@@ -99,8 +159,16 @@ class Stream:
     """One connection: keeps `window` batches in flight, or sends one every `pace_s` whatever the server does."""
 
     def __init__(
-        self, layout: BatchLayout, meter: Meter, *, window: int, pace_s: float = 0, delay_s: float = 0
+        self,
+        layout: BatchLayout,
+        meter: Meter,
+        *,
+        window: int,
+        pace_s: float = 0,
+        delay_s: float = 0,
+        token: str | None = None,
     ) -> None:
+        self._token = token
         self._layout = layout
         self._meter = meter
         self._window = window
@@ -113,10 +181,14 @@ class Stream:
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def run(self, url: str) -> None:
+    async def run(self, url: str, context: ssl.SSLContext | None = None) -> None:
         """Introduce the stream, then send until stop(), and return when everything sent has been answered."""
         headers = {"X-Client-ID": self._layout.source}
-        self._socket = await open_raw_websocket(url, headers, self._read, self._fail)
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if self._layout.is_compressed:
+            headers["Sec-WebSocket-Extensions"] = "permessage-deflate; client_no_context_takeover"
+        self._socket = await open_raw_websocket(url, headers, self._read, self._fail, context)
         try:
             hello = ConnectMessage(source_do_id=self._layout.source, timestamp=time.time_ns() // 1_000_000)
             self._socket.send(encode_frame(encode(hello)))
@@ -162,10 +234,10 @@ class Stream:
         frame.become(self._number)
         self._meter.bytes_sent += len(frame.encoded)
         self._in_flight[self._number] = (frame, time.perf_counter())
-        self._socket.send(frame.encoded)
+        self._socket.send(self._layout.wire_form(frame.encoded))
 
     def _read(self, data: bytes) -> None:
-        message = decode_server_message(data)
+        message = unpack_server_message(data) if is_binary(data) else decode_server_message(data)
         if isinstance(message, NackMessage):
             self._fail(LoadError(f"batch {message.sequence_number} refused: {message.reason}, {message.error_message}"))
         elif not isinstance(message, AckMessage):
@@ -215,6 +287,16 @@ def _encode_batch(source: str, events: int, seed: int) -> bytes:
         "retryCount": 0,
     }
     return msgspec.json.encode(batch)
+
+
+def _as_columns(payload: bytes) -> bytes:
+    batch = decode_json_batch(payload)
+    head = {name: getattr(batch, name) for name in batch.__struct_fields__ if name != "events"}
+    return pack(ColumnBatch(events=columns_of(batch.events), **head))
+
+
+def _as_maps(payload: bytes) -> bytes:
+    return msgspec.msgpack.encode(msgspec.json.decode(payload))
 
 
 def _event(chance: random.Random, index: int) -> dict[str, object]:

@@ -95,6 +95,17 @@ class Shop:
         template, places = self._first if is_young else self._templates[self._handed_out % TEMPLATES]
         return template, self._fill(places)
 
+    def next_inserts(self) -> tuple[Template, Keys]:
+        """A batch of new rows alone."""
+        template, places = self._first
+        return template, self._fill(places)
+
+    def begin_behind(self, key: int, rows: dict[str, int]) -> None:
+        """Go on where a shop ended that has inserted so many rows of each table, the last ones just before `key`."""
+        self._next_key = key
+        for table, count in rows.items():
+            self.living[table].add(np.arange(key - count, key))
+
     def marks(self, template: Template, keys: Keys) -> dict[str, int]:
         """The highest new key of each table in this batch."""
         found: dict[str, int] = {}

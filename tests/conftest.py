@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tests.support.order import longest_first
+from tests.support.postgres import PostgresServer, running_postgres
+from tests.support.s3 import S3Server, s3_server
+
+# No example has to be quick: how long one takes says more about what else the machine is doing.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 # Spark takes ten seconds to start: only the tests that are about the pipeline have a server with one.
 os.environ["DOLAKE_PIPELINE_ENABLED"] = "false"
@@ -12,3 +24,24 @@ os.environ["DOLAKE_QUERY_ENABLED"] = "false"
 # A shell's background job ignores Ctrl-C, and so would all that tests start: they send it to see what happens.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Only where workers share the files; who runs one process wants the quick tests first."""
+    if hasattr(config, "workerinput"):
+        items[:] = longest_first(items)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """Started by the first test that needs it."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """One store for all tests of this process that want one; each has its own bucket."""
+    with s3_server() as server:
+        yield server

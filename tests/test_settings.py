@@ -89,6 +89,8 @@ def test_the_defaults_are_those_of_the_seeds() -> None:
         "compaction_interval_ms": 3600000,
     }
     limits = msgspec.to_builtins(DEFAULT_RATE_LIMIT_CONFIG)
+    for name in ("http_requests_per_second", "load_shedding_lag_ms"):  # ours
+        del limits[name]
     assert {"127.0.0.0/8", "10.0.0.0/8", "::1/128"} <= set(limits.pop("whitelisted_ips"))
     assert limits == {
         "connections_per_second": 20,
@@ -250,8 +252,14 @@ def values_of(setting: Setting) -> st.SearchStrategy[Any]:
             return st.integers(low, high)
         case msgspec.inspect.FloatType(le=high):
             return st.floats(0.001, high)
+        case msgspec.inspect.VarTupleType() if setting.name == "cors_origins":
+            return st.lists(st.ip_addresses(v=4).map(lambda host: f"https://{host}:8787"), max_size=3)
         case msgspec.inspect.VarTupleType():
             return st.lists(st.ip_addresses().map(str), max_size=3)
+        case _ if setting.key == "catalog.store":
+            return st.sampled_from([setting.default, "postgresql://ann@db/lake"])
+    if setting.key in ("storage.location", "storage.endpoint"):
+        return st.sampled_from(["", "s3://b/p" if setting.name == "location" else "http://127.0.0.1:9000"])
     return st.sampled_from([setting.default, setting.default + "2"])
 
 
@@ -574,8 +582,37 @@ def test_secrets_are_never_shown() -> None:
     assert shown == {"accessToken": "***", "dbPassword": "***", "s3KeyId": "***", "adminSecret": "", "name": "open"}
 
 
+@pytest.mark.parametrize(
+    ("store", "shown"),
+    [
+        ("postgresql://ann:s3cr:e/t@p@db:5432/lake", "postgresql://ann:***@db:5432/lake"),
+        (
+            "postgresql://db/lake?user=ann&password=s3cret&sslmode=require",
+            "postgresql://db/lake?user=ann&password=***&sslmode=require",
+        ),
+        ("postgresql://ann@db/lake", "postgresql://ann@db/lake"),
+        ("sqlite", "sqlite"),
+    ],
+)
+def test_an_address_is_shown_without_its_password_and_not_taken_back_so(store: str, shown: str) -> None:
+    found = load(flags={"catalog.store": store})
+    assert found.current.catalog.store == store
+    assert to_public(found.current)["catalog"]["store"] == found.origins()["catalog.store"].value == shown
+    if "***" in shown:
+        with pytest.raises(SettingsError, match="stands for a password"):
+            load().change({"catalog": {"store": shown}})
+    with pytest.raises(SettingsError) as refused:
+        load(flags={"catalog.store": f"{store} with a space"})
+    assert "s3cr" not in str(refused.value)
+
+
 def test_only_secrets_are_taken_for_secrets() -> None:
-    assert [key for key, setting in SETTINGS.items() if setting.is_secret] == ["lake.mask_secret"]
+    assert {key for key, setting in SETTINGS.items() if setting.is_secret} == {
+        "lake.mask_secret",
+        "storage.access_key_id",
+        "storage.secret_access_key",
+        "storage.session_token",
+    }
 
 
 def test_a_struct_refuses_fields_it_does_not_know() -> None:

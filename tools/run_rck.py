@@ -22,6 +22,7 @@ from dolake.cli.child import COMMAND, ChildServer
 from dolake.errors import DoLakeError
 from dolake.pipeline.java import ADVICE as JAVA_ADVICE
 from dolake.pipeline.java import find_java
+from tests.support.postgres import PostgresServer, running_postgres
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "tools" / "rck" / "run-rck"
 KITS = {"newest": {}, "1.10.1": {"RCK_ICEBERG": "1.10.1"}}
@@ -41,7 +42,9 @@ with a line such as «147 passed, 0 failed, 10 skipped»."""
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make test-rck", description="Run Iceberg's REST compatibility kit.")
     parser.add_argument("script", nargs="?", help="the script that runs the kit; DOLAKE_RCK otherwise")
-    script = find_script(parser.parse_args(arguments).script, os.environ)
+    parser.add_argument("--postgres", action="store_true", help="keep the catalog in PostgreSQL")
+    options = parser.parse_args(arguments)
+    script = find_script(options.script, os.environ)
     if script is None:
         print(ADVICE, file=sys.stderr)
         return 2
@@ -50,8 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(JAVA_ADVICE, file=sys.stderr)
         return 2
     environ = {"RCK_JAVA": str(java)} | os.environ
-    with _terminate_as_exit():
-        passed = [run_kit(script, name, environ | extra) for name, extra in KITS.items()]
+    with _terminate_as_exit(), running_postgres() if options.postgres else contextlib.nullcontext() as postgres:
+        passed = [
+            run_kit(script, name, environ | extra, settings=postgres_settings(postgres) if postgres else "")
+            for name, extra in KITS.items()
+        ]
     return 0 if all(passed) else 1
 
 
@@ -62,10 +68,17 @@ def find_script(named: str | None, environ: Mapping[str, str]) -> Path | None:
     return script if script.is_file() else None
 
 
-def run_kit(script: Path, name: str, environ: Mapping[str, str], command: Sequence[str] = COMMAND) -> bool:
+def postgres_settings(postgres: PostgresServer) -> str:
+    """Each server gets a schema of its own, as empty as its warehouse."""
+    return f'store = "{postgres.url}"\nstore_schema = "{postgres.new_schema()}"\n'
+
+
+def run_kit(
+    script: Path, name: str, environ: Mapping[str, str], command: Sequence[str] = COMMAND, *, settings: str = ""
+) -> bool:
     """Whether the kit ran to its end and no test failed. What it says is shown as it says it."""
     print(f"--- the kit: {name}", flush=True)
-    settings = f'[catalog]\nlocation_roots = ["{KIT_FOLDER}"]\n'
+    settings = f'[catalog]\nlocation_roots = ["{KIT_FOLDER}"]\n{settings}'
     with tempfile.TemporaryDirectory(prefix="dolake-rck-") as folder:
         try:
             with ChildServer(Path(folder) / "home", settings=settings, command=command) as server:

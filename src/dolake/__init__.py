@@ -6,6 +6,7 @@ tables/          what a DoLake table is, as pure rules
 errors.py  settings/  telemetry.py     the error tree; every option; log format and metric names
 crashpoints.py   where tests let a process die
 
+sources/         born        sqlite/: triggers and an outbox in a SQLite file; runner.py sends through client/
 wire/            spoken      messages.py: the words on the socket; session.py: who may say what, and when
 receiver/        received    endpoint.py: sockets, limits, back-pressure; admission.py: who may write what
 journal/         durable     record.py: bytes of one record; segment.py: one file; embedded.py: a directory of files;
@@ -13,9 +14,9 @@ journal/         durable     record.py: bytes of one record; segment.py: one fil
 pipeline/        written     the Spark process, the one importer of pyspark: cut.py, tasks.py (in Spark's workers),
                              fold.py (last change per key), staging.py, publish.py, iceberg.py (what is said in Java)
 keyindex/        found       index.py, runs.py: key -> data file and position; any process reads it
-storage/         kept        local.py: bytes by path
+storage/         kept        local.py, s3.py: bytes by path
 catalog/         visible     rest.py: Iceberg REST; commit.py: requirements + updates -> new metadata (pure);
-                             sqlite.py: where the pointers live; sql/: the statements, named
+                             sqlite.py, postgres.py: where the pointers live; sql/: the statements, named
 
 verify/          compares journal, changes, state and key index: folding.py, history.py, journal.py, index.py
 server/          one process: app.py joins the rooms' routes, lifecycle.py starts and stops them,

@@ -4,23 +4,30 @@
     ├── InvalidInput            change the request
     │   ├── MessageValidationError      a message on the socket; lists each problem
     │   ├── SettingsError               a setting with its key, value and what is allowed
-    │   └── InvalidSql                  a statement that cannot be read, or does not fit the tables
+    │   ├── InvalidSql                  a statement that cannot be read, or does not fit the tables
+    │   └── InvalidResumeToken          a token of another lake, or of a later time than this one's
+    ├── Unauthorized            say who you are: the token is missing, wrong, revoked or expired
     ├── Forbidden               not for this caller to do
     │   └── ForbiddenSql                a statement that is not only a question about the lake's tables
     ├── NotFound                there is no such thing
     │   ├── UnknownTable                a statement names a table that is not there
+    │   ├── NoSuchRow                   a table has no row of this key
     │   ├── NoSuchMoment                before the first change
     │   └── NoSuchSnapshot              never made, or expired
     ├── Conflict                reload, then try again
     │   ├── InvalidSequence             the stream is elsewhere; `expected` says where
-    │   └── IcebergError                table metadata refused the change
+    │   ├── IcebergError                table metadata refused the change
+    │   └── SubscriptionTaken           another connection uses this name now
     ├── Unavailable             the same request, later
     │   ├── ConnectionError             the server cannot be reached
     │   ├── BufferOverflowError         the journal has no room
+    │   ├── RateLimited                 more than this client may ask; `retry_after_ms` says when to come again
     │   ├── FlushError                  a publish failed; `used_fallback` says whether the journal keeps the changes
     │   │   └── ParquetWriteError
     │   ├── QueryUnavailable            the process that answers queries is starting, or died on the way
-    │   └── TooManyQueries              the queue of queries is full, or the wait in it was too long
+    │   ├── TooManyQueries              the queue of queries is full, or the wait in it was too long
+    │   ├── TooSlow                     a subscriber took nothing for too long
+    │   └── TooStale                    what is there is older than was asked for
     ├── QueryStopped            a query was ended before its answer was whole
     │   ├── QueryTimeout                it took longer than it may
     │   ├── QueryOutOfMemory            it needed more memory than it may have
@@ -84,6 +91,18 @@ class InvalidSql(InvalidInput):
     code = "invalid_sql"
 
 
+class InvalidResumeToken(InvalidInput):
+    """A resume token that cannot be followed: it is of another lake, or of a position that this one has not reached."""
+
+    code = "invalid_resume_token"
+
+
+class Unauthorized(DoLakeError):
+    """The server does not know who asks: the token is missing, wrong, revoked or expired."""
+
+    code = "unauthorized"
+
+
 class Forbidden(DoLakeError):
     """This is not for this caller to do; the hint says who may."""
 
@@ -106,6 +125,12 @@ class UnknownTable(NotFound):
     """A statement or a call names a table that the lake does not have."""
 
     code = "unknown_table"
+
+
+class NoSuchRow(NotFound):
+    """The table has no row of this key, at the moment that was asked about."""
+
+    code = "no_such_row"
 
 
 class NoSuchMoment(NotFound):
@@ -142,6 +167,12 @@ class IcebergError(Conflict):
     code = "iceberg_error"
 
 
+class SubscriptionTaken(Conflict):
+    """A named subscription has one reader: another connection has taken it over, or it was dropped."""
+
+    code = "subscription_taken"
+
+
 class Unavailable(DoLakeError):
     """Nothing is wrong with the request; send the same one later."""
 
@@ -159,6 +190,16 @@ class BufferOverflowError(Unavailable):
     """The journal has reached its size limit or the disk is full."""
 
     code = "buffer_full"
+
+
+class RateLimited(Unavailable):
+    """More than one client may ask, or than the server can do; `retry_after_ms` says when to come again."""
+
+    code = "rate_limited"
+
+    def __init__(self, message: str, *, retry_after_ms: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_ms = retry_after_ms
 
 
 class FlushError(Unavailable):
@@ -187,6 +228,18 @@ class TooManyQueries(Unavailable):
     """The queue of queries is full, or this one waited in it too long."""
 
     code = "too_many_queries"
+
+
+class TooSlow(Unavailable):
+    """A subscriber that took nothing for too long; its token says where to go on."""
+
+    code = "too_slow"
+
+
+class TooStale(Unavailable):
+    """What is there is older than was asked for, and did not become fresher in time."""
+
+    code = "too_stale"
 
 
 class QueryStopped(DoLakeError):

@@ -65,7 +65,7 @@ def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: 
 def _announced_pid(folder: Path) -> int:
     give_up_at = time.monotonic() + 30
     while time.monotonic() < give_up_at:
-        for announcement in folder.glob("*/home/server.json"):
+        for announcement in folder.glob("*/json/home/server.json"):
             return int(json.loads(announcement.read_text())["pid"])
         time.sleep(0.05)
     raise TimeoutError("the server did not start")

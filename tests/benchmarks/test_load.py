@@ -7,9 +7,10 @@ from collections import Counter
 import msgspec
 import pytest
 
-from benchmarks.load import SEQUENCE_FIRST, TABLES, BatchLayout, Frame
+from benchmarks.load import SEQUENCE_FIRST, TABLES, BatchLayout, Encoding, Frame
 from benchmarks.raw_websocket import MASKED
-from dolake.wire.messages import CDCBatchMessage, validate_cdc_batch_message
+from dolake.wire.binary import decode_raw_batch, unpack_received
+from dolake.wire.messages import BatchMessage, CDCBatchMessage, check_events, validate_cdc_batch_message
 
 
 def read_by_the_server(frame: Frame, layout: BatchLayout) -> CDCBatchMessage:
@@ -29,6 +30,21 @@ def test_every_frame_is_a_valid_batch_that_goes_on_where_the_last_one_ended(even
         assert batch.sequence_number == number
         assert (batch.first_event_sequence, batch.last_event_sequence) == (first, first + events - 1)
         assert [event.sequence for event in batch.events] == list(range(first, first + events))
+
+
+@pytest.mark.parametrize("encoding", ["msgpack", "msgpack-maps"])
+@pytest.mark.parametrize("events", [1, 7, 500])
+def test_binary_frames_are_the_same_batches(events: int, encoding: Encoding) -> None:
+    layout = BatchLayout("bench", events=events, encoding=encoding)
+    frame = Frame(layout)
+    for number in (1, 2, 5_000_000):
+        frame.become(number)
+        message, payload = unpack_received(bytes(frame.encoded[-len(layout.payload) :]).translate(MASKED))
+        assert isinstance(message, BatchMessage)
+        check_events(message)
+        first = SEQUENCE_FIRST + (number - 1) * events
+        assert message.sequence_number == number
+        assert [event.sequence for event in decode_raw_batch(payload).events] == list(range(first, first + events))
 
 
 def test_a_batch_has_the_size_and_the_mix_that_the_report_speaks_of() -> None:

@@ -14,6 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dolake.catalog.scans import PlanTask, Scan
+from dolake.identity.grants import SCOPES
+from dolake.identity.store import TokenFile
+from dolake.identity.tokens import mint
 from dolake.server.openapi import openapi_document
 from tests.catalog.asking import Asker, table_body, view_body
 from tests.catalog.examples import Json, field, order, schema, snapshot, spec, view_version
@@ -21,7 +25,9 @@ from tests.support.server import ServerProcess
 
 DOCUMENT = openapi_document("/lakehouse")
 ROUTES = [(method.upper(), path, each) for path, item in DOCUMENT["paths"].items() for method, each in item.items()]
-ROUTES += 3 * [route for route in ROUTES if route[2]["operationId"].startswith(("commit_", "create_", "replace_"))]
+ROUTES += 3 * [
+    route for route in ROUTES if route[2]["operationId"].startswith(("commit_", "create_", "replace_", "plan_scan"))
+]
 SHOP_TABLE = {"namespace": ["shop"], "name": "t"}
 
 # --- what nearly makes sense -----------------------------------------------------------------------------------------
@@ -83,7 +89,45 @@ tables = st.fixed_dictionaries(
         "properties": st.just({"format-version": "3", "write.metadata.delete-after-commit.enabled": "true"}),
     },
 ).map(lambda extra: table_body() | extra)
+PREDICATES: list[Any] = [
+    True,
+    {"type": "is-null", "term": "id"},
+    {"type": "eq", "term": "id", "value": 5},
+    {"type": "gt-eq", "left": {"type": "reference", "name": "id"}, "right": {"type": "literal", "value": 5}},
+    {"type": "not-in", "term": "id", "values": [1, 2, 3]},
+    {"type": "starts-with", "term": {"type": "transform", "transform": "truncate[4]", "term": "id"}, "value": "a"},
+]
+filters = st.recursive(
+    st.sampled_from(PREDICATES),
+    lambda inner: st.builds(lambda kind, left, right: {"type": kind, "left": left, "right": right},
+                            st.sampled_from(["and", "or"]), inner, inner)
+    | inner.map(lambda child: {"type": "not", "child": child}),
+    max_leaves=4,
+)  # fmt: skip
+scans = st.fixed_dictionaries(
+    {},
+    optional={
+        "filter": filters,
+        "select": st.just(["id", "_file"]),
+        "stats-fields": st.just(["id"]),
+        "snapshot-id": st.just(7),
+        "start-snapshot-id": st.just(7),
+        "end-snapshot-id": st.just(7),
+        "min-rows-requested": st.just(1),
+        "case-sensitive": st.booleans(),
+        "use-snapshot-schema": st.booleans(),
+    },
+)
+plan_tasks = st.builds(
+    lambda scan, page: {"plan-task": PlanTask("0194c5a0-0000-7000-8000-000000000001", page, scan).encoded()},
+    st.builds(
+        Scan, st.sampled_from([None, 7, 2**70]), st.sampled_from([0, 1, -1]), st.sampled_from([None, 7]), filters
+    ),
+    st.sampled_from([0, 1, -1, 2**70]),
+)
 SENSIBLE: dict[str, st.SearchStrategy[Any]] = {
+    "plan_scan": scans,
+    "fetch_tasks": plan_tasks,
     "create_namespace": st.just({"namespace": ["shop", "eu"], "properties": {"a": "1"}}),
     "update_namespace": st.just({"updates": {"a": "1"}, "removals": ["b"]}),
     "create_table": tables,
@@ -164,8 +208,8 @@ def requests(draw: st.DrawFn) -> tuple[str, str, bytes | None, dict[str, str]]:
     """Method, raw target, body and headers."""
     method, path, operation = draw(st.sampled_from(ROUTES))
     is_plain = draw(st.integers(0, 2))
-    for part in re.findall(r"{\w+}", path):
-        known = {"{namespace}": "shop", "{table}": "t", "{view}": "v", "{job}": "job-1", "{query}": "query-1"}[part]
+    for part in re.findall(r"{[\w-]+}", path):
+        known = {"{namespace}": "shop", "{table}": "t", "{view}": "v", "{job}": "job-1"}.get(part, "x-1")
         path = path.replace(part, known if is_plain else draw(path_parts))
     if path.startswith("/v1/namespaces"):
         path = "/v1" + draw(pins) + path.removeprefix("/v1")
@@ -196,7 +240,7 @@ def check(server: ServerProcess, request: tuple[str, str, bytes | None, dict[str
         ask.view("/namespaces/shop")
     method, target, body, sent = request
     reply = ask(method, target, body, sent, base="")  # an answer of 5xx fails here
-    if reply.status >= 400 and method != "HEAD":
+    if reply.status >= 400 and method != "HEAD" and "oauth" not in target:
         assert reply.error["type"]
     assert ask("GET", "/health", base="").status == 200
 
@@ -228,3 +272,74 @@ def test_bytes_that_are_no_text_in_an_address_are_answered(fuzzed: ServerProcess
         connection.sendall(b"GET " + raw + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         status = int(answer.readline().split()[1])
     assert status in (200, 400, 404)
+
+
+# --- with tokens -----------------------------------------------------------------------------------------------------
+
+SECRET_NAME = "kept_from_others"
+
+
+@pytest.fixture(scope="module")
+def tenanted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, dict[str, str]]]:
+    """A server with a token of each scope for the namespace `shop`, and another namespace whose name nobody may see."""
+    home, tokens = tmp_path_factory.mktemp("tenanted"), {}
+    for scope, namespaces in [("boss", []), *((scope, ["shop"]) for scope in SCOPES)]:
+        scopes = ["admin"] if scope == "boss" else [scope]
+        token, tokens[scope] = mint(scope, scopes, namespaces, [], now_ms=1, expires_ms=None)
+        TokenFile(home).add(token)
+    with ServerProcess(home) as process:
+        ask, boss = Asker(process.url), {"Authorization": f"Bearer {tokens['boss']}"}
+        for name in ("shop", SECRET_NAME):
+            assert ask("POST", "/namespaces", {"namespace": [name]}, boss).status == 200
+            assert ask("POST", f"/namespaces/{name}/tables", table_body(), boss).status == 200
+            assert ask("POST", f"/namespaces/{name}/views", view_body(), boss).status == 200
+        yield process, tokens
+
+
+def check_tenant(
+    tenanted: tuple[ServerProcess, dict[str, str]],
+    request: tuple[str, str, bytes | None, dict[str, str]],
+    scope: str,
+    *,
+    is_aimed: bool,
+) -> None:
+    """No answer of 5xx, and no other's name that the request did not have."""
+    server, tokens = tenanted
+    method, target, body, sent = request
+    if is_aimed:  # at the other's things, with every way of naming them that the fuzzer knows
+        target = re.sub(r"\bshop\b", SECRET_NAME, target)
+        body = body and body.replace(b'"shop"', f'"{SECRET_NAME}"'.encode())
+    ask, headers = Asker(server.url), sent | {"Authorization": f"Bearer {tokens[scope]}"}
+    reply = ask(method, target, body, headers, base="")
+    if not is_aimed:
+        assert SECRET_NAME.encode() not in reply.raw, (method, target, reply)
+    elif SECRET_NAME in target.partition("?")[0]:
+        assert reply.status >= 400, (method, target, reply)
+    boss = {"Authorization": f"Bearer {tokens['boss']}"}
+    kept = ask("GET", f"/namespaces/{SECRET_NAME}/tables/t", None, boss)
+    assert kept.status == 200
+    assert "a" not in kept.metadata.get("properties", {})
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(request=requests(), scope=st.sampled_from(SCOPES), is_aimed=st.booleans())
+@pytest.mark.slow
+def test_whatever_a_tenant_sends_he_gets_no_trace_of_another_and_changes_nothing_of_his(
+    tenanted: tuple[ServerProcess, dict[str, str]],
+    request: tuple[str, str, bytes | None, dict[str, str]],
+    scope: str,
+    is_aimed: bool,
+) -> None:
+    check_tenant(tenanted, request, scope, is_aimed=is_aimed)
+
+
+@settings(max_examples=8_000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(request=requests(), scope=st.sampled_from(SCOPES), is_aimed=st.booleans())
+@pytest.mark.chaos
+def test_whatever_a_tenant_sends_for_a_long_time_he_gets_no_trace_of_another(
+    tenanted: tuple[ServerProcess, dict[str, str]],
+    request: tuple[str, str, bytes | None, dict[str, str]],
+    scope: str,
+    is_aimed: bool,
+) -> None:
+    check_tenant(tenanted, request, scope, is_aimed=is_aimed)

@@ -100,6 +100,19 @@ def test_partitions_of_several_specs_are_counted_apart(storage: LocalStorage, tm
     assert found["bucket=3"]["lastUpdatedMs"] >= found["dt=1970-01-01"]["lastUpdatedMs"]
 
 
+def test_a_partition_whose_last_snapshot_is_gone_was_changed_by_the_next_one_at_the_latest(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    document = many_partitions(tmp_path / "warehouse", 1)
+    first, last = document.metadata["snapshots"]
+    thinned = forged(document, snapshots=[last])
+    found = {entry["name"]: entry for entry in partition_stats(thinned, storage)}
+    assert found["dt=1970-01-01"]["lastUpdatedSnapshotId"] == last["snapshot-id"]
+    assert found["dt=1970-01-01"]["lastUpdatedMs"] == last["timestamp-ms"]
+    whole = {entry["name"]: entry for entry in partition_stats(document, storage)}
+    assert whole["dt=1970-01-01"]["lastUpdatedMs"] == first["timestamp-ms"]
+
+
 def test_ten_thousand_partitions_are_listed_in_no_time(storage: LocalStorage, tmp_path: Path) -> None:
     document = many_partitions(tmp_path / "warehouse", 10_000)
     began_s = time.process_time()

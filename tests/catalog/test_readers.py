@@ -70,6 +70,12 @@ def test_without_refs_a_table_has_main_if_it_has_a_snapshot() -> None:
         main(1),
         act("remove-snapshots"),
         act("remove-snapshot-ref"),
+        act("remove-snapshot-ref", ref_name="main"),
+        act("remove-snapshot-ref", ref_name="draft"),
+        ref("draft", 1, "tag"),
+        ref("main", 1, "tag"),
+        ref("new", 1, "branch"),
+        act("set-snapshot-ref", ref_name="new", snapshot_id=1),
         act("add-schema"),
         act("set-current-schema"),
         act("remove-schemas"),
@@ -87,10 +93,11 @@ def test_without_refs_a_table_has_main_if_it_has_a_snapshot() -> None:
     ids=str,
 )
 def test_what_changes_data_or_lifts_the_guard_is_told_apart(update: dict[str, Any]) -> None:
-    assert changes_data([act("set-statistics"), update])
+    refs = {name: {"snapshot-id": 1, "type": "branch"} for name in ("main", "draft")}
+    assert changes_data([act("set-statistics"), update], refs)
 
 
-def test_comments_statistics_and_sort_orders_change_no_data() -> None:
+def test_comments_statistics_tags_and_sort_orders_change_no_data() -> None:
     assert not changes_data(
         [
             act("set-properties", updates={"comment": "hello"}),
@@ -99,6 +106,10 @@ def test_comments_statistics_and_sort_orders_change_no_data() -> None:
             act("remove-partition-statistics"),
             act("add-sort-order"),
             act("set-default-sort-order"),
-        ]
+            ref("v1", 2, "tag"),
+            ref("new", 1, "TAG"),
+            act("remove-snapshot-ref", ref_name="v1"),
+        ],
+        {"v1": {"snapshot-id": 1, "type": "tag"}},
     )
-    assert not changes_data([])
+    assert not changes_data([], {})

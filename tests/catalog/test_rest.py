@@ -57,7 +57,7 @@ def test_every_iceberg_route_that_is_served_is_advertised(ask: Asker) -> None:
 
 def test_what_iceberg_lists_and_we_lack_is_neither_advertised_nor_served(ask: Asker) -> None:
     advertised = ask("GET", "/config").body["endpoints"]
-    for method, path in [("POST", "plan"), ("POST", "tasks"), ("GET", "credentials"), ("POST", "sign")]:
+    for method, path in [("GET", "credentials"), ("POST", "sign")]:
         assert not [each for each in advertised if each.endswith("/" + path)]
         assert ask(method, f"/namespaces/a/tables/b/{path}", {}).status == 404
 

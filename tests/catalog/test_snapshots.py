@@ -172,15 +172,57 @@ def test_a_removed_snapshot_takes_its_refs_and_statistics_along() -> None:
     assert sorted(made["refs"]) == ["main", "new"]
 
 
-def test_history_before_a_removed_snapshot_goes_with_it() -> None:
-    made = commit(table(history=4), remove(2))
-    assert ids(made["snapshots"]) == [1, 3, 4]
-    assert ids(made["snapshot-log"]) == [3, 4]
+def test_the_log_keeps_the_entries_of_all_snapshots_that_stay() -> None:
+    """Java clears it up to the last one that is gone; then Spark finds no time before that, and DuckDB no row."""
+    before = table(history=5)
+    made = commit(before, remove(2, 4))
+    assert ids(made["snapshots"]) == ids(made["snapshot-log"]) == [1, 3, 5]
+    assert made["snapshot-log"] == [before["snapshot-log"][at] for at in (0, 2, 4)]
+
+
+def test_a_snapshot_that_was_current_twice_leaves_the_log_twice() -> None:
+    back = commit(table(history=3), main(1), now_ms=START_MS + 50_000)
+    assert ids(back["snapshot-log"]) == [1, 2, 3, 1]
+    assert ids(commit(back, remove(3), now_ms=START_MS + 51_000)["snapshot-log"]) == [1, 2, 1]
+    on = commit(back, *append(back, 4), now_ms=START_MS + 52_000)
+    assert ids(commit(on, remove(1), now_ms=START_MS + 53_000)["snapshot-log"]) == [2, 3, 4]
+
+
+def published(*positions: int) -> dict[str, Any]:
+    """A managed table with a snapshot for each of these positions of the journal."""
+    made = commit(table(), act("set-properties", updates={"dolake.managed": "true"}))
+    for number, position in enumerate(positions, start=1):
+        summary = {"operation": "append", "dolake.published-to": str(position)}
+        made = commit(made, *append(made, number, summary=summary))
+    return made
+
+
+def replaced(metadata: dict[str, Any]) -> dict[int, str | None]:
+    return {each["snapshot-id"]: each["summary"].get("dolake.replaced-at") for each in metadata["snapshots"]}
+
+
+def test_what_stays_before_a_gap_says_from_which_position_on_the_table_was_another() -> None:
+    made = commit(published(10, 20, 30, 40, 50), remove(2, 3))
+    assert replaced(made) == {1: "20", 4: None, 5: None}
+    assert replaced(commit(made, remove(4))) == {1: "20", 5: None}, "the first that went decides"
+    assert replaced(commit(made, remove(1))) == {4: None, 5: None}
+
+
+def test_a_compaction_that_is_gone_leaves_no_gap_but_passes_on_the_one_behind_it() -> None:
+    made = published(10, 10, 20, 30)  # the second has the rows of the first
+    assert replaced(commit(made, remove(2))) == {1: None, 3: None, 4: None}
+    behind = commit(made, remove(3))
+    assert replaced(behind) == {1: None, 2: "20", 4: None}
+    assert replaced(commit(behind, remove(2))) == {1: "20", 4: None}
+
+
+def test_tables_of_others_get_no_mark() -> None:
+    assert replaced(commit(table(history=3), remove(2))) == {1: None, 3: None}
 
 
 def test_removing_the_current_snapshot_leaves_the_table_empty() -> None:
     made = commit(table(history=2), remove(2))
-    assert (made["current-snapshot-id"], made["refs"], made["snapshot-log"]) == (-1, {}, [])
+    assert (made["current-snapshot-id"], made["refs"], ids(made["snapshot-log"])) == (-1, {}, [1])
 
 
 def test_children_of_a_removed_snapshot_still_name_it() -> None:

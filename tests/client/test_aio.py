@@ -657,7 +657,8 @@ def test_a_refused_token_raises_at_once(status: int) -> None:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         try:
-            with pytest.raises(errors.InvalidInput, match=f"HTTP {status}"):
+            kind = errors.Unauthorized if status == 401 else errors.Forbidden
+            with pytest.raises(kind, match=f"HTTP {status}"):
                 async with connect(f"http://127.0.0.1:{runner.addresses[0][1]}", connect_wait_ms=60_000):
                     pass
         finally:

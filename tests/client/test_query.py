@@ -353,7 +353,7 @@ def test_an_answer_that_is_not_of_a_lake_names_the_address() -> None:
             with pytest.raises(errors.Unavailable, match="/v1/query answered HTTP 502"):
                 await connect(lake.url).query("SELECT 1")
             lake.answers["POST /v1/query"] = lambda _: web.Response(status=401)
-            with pytest.raises(errors.InvalidInput, match="token"):
+            with pytest.raises(errors.Unauthorized, match="token"):
                 await connect(lake.url).query("SELECT 1")
 
     run(story())

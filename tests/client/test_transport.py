@@ -34,13 +34,13 @@ def test_what_is_not_an_address_is_refused_with_an_example(url: str) -> None:
     ("reason", "kind"),
     [
         ("buffer_full", errors.BufferOverflowError),
-        ("rate_limited", errors.Unavailable),
+        ("rate_limited", errors.RateLimited),
         ("invalid_sequence", errors.InvalidSequence),
         ("invalid_format", errors.MessageValidationError),
         ("payload_too_large", errors.MessageValidationError),
         ("event_too_large", errors.MessageValidationError),
         ("internal_error", errors.Unavailable),
-        ("connection_limit", errors.Unavailable),
+        ("connection_limit", errors.RateLimited),
     ],
 )
 @pytest.mark.parametrize("should_retry", [True, False])

@@ -25,15 +25,27 @@ from dolake.catalog.errors import (
     NoSuchView,
     StaleGeneration,
 )
+from dolake.catalog.postgres import PostgresStore
 from dolake.catalog.sqlite import SqliteStore
 from dolake.errors import Damaged, DoLakeError
+from tests.support.postgres import PostgresServer
 
 SHOP = ("shop",)
 
 
-@pytest.fixture(params=["sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogStore]:
-    opened = SqliteStore(tmp_path / "catalog.db")
+@pytest.fixture(params=["sqlite", "postgres"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], CatalogStore]:
+    """Opens one and the same store, again and again."""
+    if request.param == "sqlite":
+        return lambda: SqliteStore(tmp_path / "catalog.db")
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    schema = postgres.new_schema()
+    return lambda: PostgresStore(postgres.url, schema)
+
+
+@pytest.fixture
+def store(reopen: Callable[[], CatalogStore]) -> Iterator[CatalogStore]:
+    opened = reopen()
     yield opened
     opened.close()
 
@@ -317,12 +329,12 @@ def test_sixteen_committers_to_one_table_lose_no_update(store: CatalogStore) -> 
     assert store.find(orders.name, "table").version == orders.version + wins == 161
 
 
-def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
-    first = SqliteStore(tmp_path / "catalog.db")
+def test_what_was_committed_is_there_after_reopening(reopen: Callable[[], CatalogStore]) -> None:
+    first = reopen()
     first.create_namespace(SHOP, {"a": "1"})
     first.commit([table("orders")])
     first.close()
-    second = SqliteStore(tmp_path / "catalog.db")
+    second = reopen()
     assert second.find(Name(SHOP, "orders"), "table").metadata_location == "m1"
     second.close()
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from dolake.errors import Conflict, InvalidInput, NotFound
+from dolake.errors import Conflict, InvalidInput, NotFound, Unavailable
 from dolake.storage.base import Storage
 from dolake.storage.local import LocalStorage
+from dolake.storage.s3 import S3Storage
+from tests.support.s3 import S3Server
 
 
-@pytest.fixture(params=["local"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    return LocalStorage(tmp_path / "ware house")
+@pytest.fixture(params=["local", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    if request.param == "local":
+        yield LocalStorage(tmp_path / "ware house")
+        return
+    server: S3Server = request.getfixturevalue("s3")
+    location = f"s3://{server.new_bucket()}/ware house"
+    store = S3Storage(location, server.settings(location))
+    yield store
+    store.close()
 
 
 def test_what_was_written_is_read_back(storage: Storage) -> None:
@@ -52,6 +65,193 @@ def test_a_folder_is_listed_and_removed_as_a_whole(storage: Storage) -> None:
     assert {file.size for file in storage.list(f"{storage.root}/t")} == {3}
     storage.delete_folder(f"{storage.root}/t")
     assert [file.location for file in storage.list(storage.root)] == [f"{storage.root}/u/3"]
+
+
+def test_a_folder_with_more_files_than_one_answer_names_is_listed_and_removed(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dolake.storage.s3._AT_ONCE_MAX", 3)
+    names = [f"{storage.root}/t/{number}" for number in range(8)]
+    for name in names:
+        storage.write(name, b"")
+    assert [file.location for file in storage.list(f"{storage.root}/t")] == names
+    storage.delete_folder(f"{storage.root}/t")
+    assert not list(storage.list(storage.root))
+
+
+def test_a_name_that_begins_like_a_folder_is_not_in_it(storage: Storage) -> None:
+    for name in ("t/1", "t2/1"):
+        storage.write(f"{storage.root}/{name}", b"")
+    storage.delete_folder(f"{storage.root}/t")
+    assert [file.location for file in storage.list(storage.root)] == [f"{storage.root}/t2/1"]
+    assert not storage.is_inside(f"{storage.root}-beside/x")
+
+
+def test_what_is_set_aside_is_out_of_sight_at_once(storage: Storage) -> None:
+    storage.write(f"{storage.root}/t/1", b"")
+    aside = storage.set_aside(f"{storage.root}/t")
+    assert not list(storage.list(f"{storage.root}/t"))
+    storage.delete_folder(aside)
+    assert not list(storage.list(storage.root))
+
+
+def test_many_files_are_deleted_at_once_and_missing_ones_are_no_error(storage: Storage) -> None:
+    names = [f"{storage.root}/{number}" for number in range(3)]
+    for name in names[:2]:
+        storage.write(name, b"")
+    storage.delete_all(names)
+    assert not list(storage.list(storage.root))
+
+
+@pytest.mark.parametrize("size", [0, 10, 300_000, 40_000_000])
+def test_a_file_written_in_pieces_is_read_in_pieces(storage: Storage, size: int) -> None:
+    location, data = f"{storage.root}/t/data/large", bytes(range(256)) * (size // 256 + 1)
+    with storage.open_write(location) as file:
+        for first in range(0, size, 3_000_000):
+            file.write(data[first : min(first + 3_000_000, size)])
+        assert file.tell() == size
+    assert storage.size(location) == size
+    with storage.open_read(location) as file:
+        assert file.size() == size
+        for start, count in ((0, 5), (size // 2, 2_000_000), (max(0, size - 7), 7), (3, 11), (size, 1)):
+            file.seek(start)
+            assert file.read(count) == data[start : min(start + count, size)]
+
+
+def test_arrow_writes_and_reads_parquet(storage: Storage) -> None:
+    rows = pa.table({"x": pa.array(range(100_000)), "s": [f"text {n}" for n in range(100_000)]})
+    with storage.open_write(f"{storage.root}/a.parquet") as file:
+        pq.write_table(rows, file)
+    with storage.open_read(f"{storage.root}/a.parquet") as file:
+        assert pq.ParquetFile(file).read(columns=["x"]).column("x").to_pylist()[-1] == 99_999
+
+
+def test_a_file_that_is_not_there_can_be_opened_or_measured_by_nobody(storage: Storage) -> None:
+    with pytest.raises(NotFound):
+        storage.size(f"{storage.root}/none")
+    with pytest.raises(NotFound):
+        storage.open_read(f"{storage.root}/none")
+
+
+def test_the_same_file_has_one_name_a_second_and_the_last_bytes_win(s3: S3Server) -> None:
+    location = f"s3://{s3.new_bucket()}/w"
+    store, reader = (S3Storage(location, s3.settings(location)) for _ in range(2))
+    before = s3.requests["PUT"]
+    for number in range(50):
+        store.replace(f"{location}/hint", str(number).encode())
+    assert s3.requests["PUT"] - before == 1
+    assert store.read(f"{location}/hint") == b"49"  # what this process wrote, it reads
+    give_up_s = time.monotonic() + 10
+    while reader.read(f"{location}/hint") != b"49":
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
+    assert s3.requests["PUT"] - before == 2
+    store.replace(f"{location}/hint", b"50")
+    store.close()
+    assert reader.read(f"{location}/hint") == b"50"
+    reader.close()
+
+
+def test_a_small_file_costs_one_request_to_write_and_one_to_read(s3: S3Server) -> None:
+    location = f"s3://{s3.new_bucket()}/w"
+    store = S3Storage(location, s3.settings(location))
+    before = s3.requests.total()
+    with store.open_write(f"{location}/a.parquet") as file:
+        pq.write_table(pa.table({"x": [1, 2]}), file)
+    assert s3.requests.total() == before + 1
+    with store.open_read(f"{location}/a.parquet") as file:
+        assert pq.read_table(file).num_rows == 2
+    assert s3.requests.total() == before + 2
+    store.close()
+
+
+def test_a_store_that_is_down_is_tried_again_and_then_said_to_be(s3: S3Server) -> None:
+    location = f"s3://{s3.new_bucket()}/w"
+    store = S3Storage(location, s3.settings(location, tries_max=2))
+    before = s3.requests.total()
+    s3.is_down = True
+    try:
+        with pytest.raises(Unavailable):
+            store.write(f"{location}/x", b"1")
+        assert s3.requests.total() == before + 2
+    finally:
+        s3.is_down = False
+    store.write(f"{location}/x", b"1")
+    store.close()
+
+
+def test_a_write_whose_answer_was_lost_has_happened_once(s3: S3Server) -> None:
+    location = f"s3://{s3.new_bucket()}/w"
+    store = S3Storage(location, s3.settings(location))
+    s3.lose_answers = 1
+    store.write(f"{location}/x", b"1")  # the second try finds the file of the first
+    assert s3.lose_answers == 0
+    with pytest.raises(Conflict):
+        store.write(f"{location}/x", b"1")
+    store.close()
+
+
+def test_a_store_without_conditions_is_looked_at_before_a_write(s3: S3Server) -> None:
+    location = f"s3://{s3.new_bucket()}/w"
+    store = S3Storage(location, s3.settings(location))
+    s3.has_conditions = False
+    try:
+        store.write(f"{location}/x", b"1")
+        with pytest.raises(Conflict):
+            store.write(f"{location}/x", b"2")
+    finally:
+        s3.has_conditions = True
+    assert store.read(f"{location}/x") == b"1"
+    store.close()
+
+
+def test_a_bucket_that_is_not_there_is_named_with_what_to_do(s3: S3Server) -> None:
+    store = S3Storage("s3://nobody/w", s3.settings("s3://nobody/w"))
+    with pytest.raises(Unavailable, match="NoSuchBucket") as caught:
+        store.write("s3://nobody/w/x", b"1")
+    assert "storage.location" in caught.value.hint
+    store.close()
+
+
+def test_every_spelling_of_a_place_in_a_store_means_the_same_file(s3: S3Server) -> None:
+    bucket = s3.new_bucket()
+    store = S3Storage(f"r2://{bucket}/w", s3.settings(f"r2://{bucket}/w"))
+    assert store.root == f"s3://{bucket}/w"
+    store.write(f"r2://{bucket}/w/x", b"1")
+    for location in (f"s3://{bucket}/w/x", f"s3a://{bucket}/w/x", f"r2://{bucket}/w/x"):
+        assert store.read(location) == b"1"
+        assert store.resolve(location) == f"s3://{bucket}/w/x"
+    for location in (f"s3://{bucket}/other/x", f"s3://{bucket}/w/../x", "s3://elsewhere/w/x", "file:///w/x", "/w/x"):
+        assert not store.is_inside(location)
+        with pytest.raises(InvalidInput):
+            store.read(location)
+    with pytest.raises(InvalidInput):
+        store.delete_folder(store.root)
+    store.close()
+
+
+def test_a_table_may_be_below_another_root_that_is_named(s3: S3Server) -> None:
+    bucket = s3.new_bucket()
+    store = S3Storage(f"s3://{bucket}/w", s3.settings(f"s3://{bucket}/w"), [f"r2://{bucket}/shared"])
+    store.write(f"s3://{bucket}/shared/t/x", b"1")
+    assert [file.location for file in store.list(f"s3://{bucket}/shared")] == [f"s3://{bucket}/shared/t/x"]
+    store.close()
+
+
+def test_keys_come_from_the_settings_the_environment_or_a_profile(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "credentials").write_text("[other]\naws_access_key_id = theirs\naws_secret_access_key = b\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    given = {"access_key_id": "", "secret_access_key": ""}
+    for more, key in (({}, "dolake-test-key"), (given, "mine"), (given | {"profile": "other"}, "theirs")):
+        store = S3Storage("s3://b/w", s3.settings("s3://b/w", **more))
+        assert store.keys().access_key_id == key
+        assert key not in repr(store.keys())
+        store.close()
 
 
 def test_nothing_outside_the_warehouse_is_touched(tmp_path: Path) -> None:

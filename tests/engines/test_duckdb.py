@@ -15,7 +15,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.types import LongType, StringType
 
 from tests.catalog.asking import eventually
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, plans_made
 
 USERS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -34,6 +34,15 @@ def rows_seen_by_pyiceberg(catalog: RestCatalog, *name: str) -> list[tuple[Any, 
 
 
 # --- tables of others ------------------------------------------------------------------------------------------------
+
+
+def test_it_plans_for_itself_although_the_server_would(
+    duck: DuckDBPyConnection, catalog: RestCatalog, namespace: str, server: ServerProcess
+) -> None:
+    catalog.create_table((namespace, "users"), USERS).append(users(1, 2, 3))
+    before = plans_made(server)
+    assert ask(duck, "SELECT id FROM users WHERE id > 1 ORDER BY id") == [(2,), (3,)]
+    assert plans_made(server) == before
 
 
 def test_it_reads_every_type_that_pyiceberg_wrote(

@@ -16,7 +16,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, plans_made
 from tests.support.spark import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -167,6 +167,46 @@ def test_time_travel_and_metadata_tables_tell_the_same_story(sql: Sql, namespace
     assert sql(f"SELECT latest_sequence_number FROM {namespace}.users.metadata_log_entries")[-1] == (3,)
 
 
+def test_where_snapshots_are_gone_in_the_middle_each_that_stays_is_found_by_id_and_time_in_every_engine(
+    sql: Sql, spark: SparkSession, namespace: str, duck: DuckDBPyConnection, catalog: RestCatalog
+) -> None:
+    """Java's own catalogs clear the log up to the last that went: then Spark fails here and DuckDB finds no rows."""
+    sql("CREATE TABLE users (id BIGINT)")
+    for id_ in range(1, 7):
+        sql(f"INSERT INTO users VALUES ({id_})")
+        if id_ == 2:
+            sql("ALTER TABLE users CREATE TAG second")
+    made = catalog.load_table((namespace, "users"))
+    counts = {each.snapshot_id: count for count, each in enumerate(made.snapshots(), start=1)}
+    gone = [id_ for id_, count in counts.items() if count in (3, 5)]
+    made.maintenance.expire_snapshots().by_ids(gone).commit()
+
+    left = catalog.load_table((namespace, "users"))
+    assert [counts[each.snapshot_id] for each in left.snapshots()] == [1, 2, 4, 6]
+    assert [entry.snapshot_id for entry in left.history()] == [each.snapshot_id for each in left.snapshots()]
+    ends_ms = [each.timestamp_ms for each in left.snapshots()[1:]]
+    for each, end_ms in zip(left.snapshots(), [*ends_ms, left.snapshots()[-1].timestamp_ms + 1], strict=True):
+        count, id_ = counts[each.snapshot_id], each.snapshot_id
+        assert left.scan(snapshot_id=id_).count() == count
+        assert sql(f"SELECT count(*) FROM users VERSION AS OF {id_}") == [(count,)]
+        assert duck.execute(f"SELECT count(*) FROM users AT (VERSION => {id_})").fetchall() == [(count,)]
+        for time_ms in (each.timestamp_ms, end_ms - 1):  # up to the next one that is left
+            found = left.snapshot_as_of_timestamp(time_ms)
+            assert found is not None
+            assert found.snapshot_id == id_
+            text = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+            assert sql(f"SELECT count(*) FROM users TIMESTAMP AS OF '{text}'") == [(count,)]
+            by_time = f"SELECT count(*) FROM users AT (TIMESTAMP => TIMESTAMP '{text}')"
+            assert duck.execute(by_time).fetchall() == [(count,)]
+    assert sql("SELECT count(*) FROM users VERSION AS OF 'second'") == [(2,)]
+    first, last = (left.snapshots()[at].snapshot_id for at in (0, -1))
+    between = spark.read.option("start-snapshot-id", first).option("end-snapshot-id", last)
+    with pytest.raises(Exception, match="ancestor"):  # and what is gone is not left out silently
+        between.table(f"lake.{namespace}.users").collect()
+    sql("INSERT INTO users VALUES (7)")  # life goes on behind a gap
+    assert sql("SELECT count(*) FROM users") == [(7,)]
+
+
 def test_branches_and_tags_are_written_read_moved_and_dropped(sql: Sql, namespace: str) -> None:
     sql("CREATE TABLE users AS SELECT 1 AS id")
     sql("ALTER TABLE users CREATE TAG first RETAIN 30 DAYS")
@@ -293,3 +333,73 @@ def test_spark_reads_at_once_what_the_others_commit(
     duck.execute("DELETE FROM users WHERE id = 2")
     catalog.load_table((namespace, "users")).delete("id = 3")
     assert sql("SELECT * FROM users") == [(1,)]
+
+
+# --- scan planning ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned(sql: Sql, spark: SparkSession, server: ServerProcess) -> str:
+    """The lake once more, as a catalog whose scans the server plans."""
+    for key, value in {
+        "type": "rest",
+        "uri": server.url,
+        "cache-enabled": "false",
+        "scan-planning-mode": "server",
+    }.items():
+        spark.conf.set(f"spark.sql.catalog.planned.{key}", value)
+    spark.conf.set("spark.sql.catalog.planned", "org.apache.iceberg.spark.SparkCatalog")
+    return "planned"
+
+
+def test_scans_that_the_server_plans_find_the_same_rows(
+    sql: Sql, planned: str, spark: SparkSession, server: ServerProcess, namespace: str
+) -> None:
+    sql("CREATE TABLE t (id INT, at TIMESTAMP, name STRING, price DECIMAL(9,2), old STRING) PARTITIONED BY (days(at)) "
+        "TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")  # fmt: skip
+    moment = "TIMESTAMP '2026-01-01 00:00:00' + make_interval(0, 0, 0, id % 5, id % 24)"
+    sql(f"INSERT INTO t SELECT id, {moment}, concat('n', id % 7), id / 4, 'x' FROM range(60)")
+    sql("DELETE FROM t WHERE id % 10 = 3")
+    sql("ALTER TABLE t ADD PARTITION FIELD bucket(3, id)")
+    sql("ALTER TABLE t DROP PARTITION FIELD days(at)")
+    sql("ALTER TABLE t ALTER COLUMN id TYPE BIGINT")
+    sql("ALTER TABLE t RENAME COLUMN name TO label")
+    sql("ALTER TABLE t DROP COLUMN old")
+    sql("ALTER TABLE t ADD COLUMN extra DOUBLE")
+    sql("ALTER TABLE t ADD PARTITION FIELD label")
+    sql(f"INSERT INTO t SELECT id, {moment}, IF(id % 9 = 0, NULL, concat('n', id % 7)), id / 4, id FROM range(60, 120)")
+    sql("DELETE FROM t WHERE id IN (77, 78, 99)")
+    first, before = history(sql, f"{namespace}.t")[0], plans_made(server)
+    for where in (
+        "true",
+        "id < 20",
+        "id IN (5, 13, 77, 80)",
+        "label = 'n3' AND extra > 70",
+        "label IS NULL OR id = 1",
+        "NOT (label LIKE 'n1%') AND at >= TIMESTAMP '2026-01-03 05:00:00'",
+        "at < TIMESTAMP '2026-01-02 00:00:00'",
+        "price BETWEEN 3.25 AND 4.75",
+        "extra IS NULL AND label IN ('n1', 'n2')",
+        "lake.system.bucket(3, id) = 1",
+        "id > 1000",
+    ):
+        rows = f"SELECT id, at, label, price, extra FROM {{}}.{namespace}.t WHERE {where} ORDER BY id"
+        assert sql(rows.format(planned)) == sql(rows.format("lake")), where
+    count = f"SELECT count(*), min(id), max(id) FROM {{}}.{namespace}.t"
+    assert sql(count.format(planned)) == sql(count.format("lake")) == [(111, 0, 119)]
+    then = f"SELECT id, old FROM {{}}.{namespace}.t VERSION AS OF {first} WHERE id < 20 ORDER BY id"
+    assert sql(then.format(planned)) == sql(then.format("lake"))
+    assert plans_made(server) >= before + 12
+
+
+def test_scans_of_format_3_with_deletion_vectors_and_row_ids_are_planned_too(
+    sql: Sql, planned: str, server: ServerProcess, namespace: str
+) -> None:
+    sql("CREATE TABLE t (id BIGINT) TBLPROPERTIES ('format-version' = '3', 'write.delete.mode' = 'merge-on-read')")
+    for start in (0, 10):
+        sql(f"INSERT INTO t SELECT /*+ COALESCE(1) */ id FROM range({start}, {start + 10})")
+    sql("DELETE FROM t WHERE id IN (3, 14, 15)")
+    rows, before = f"SELECT id, _row_id FROM {{}}.{namespace}.t WHERE id > 1 ORDER BY id", plans_made(server)
+    assert sql(rows.format(planned)) == sql(rows.format("lake"))
+    assert len(sql(rows.format(planned))) == 15
+    assert plans_made(server) == before + 2

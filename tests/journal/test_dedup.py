@@ -23,7 +23,7 @@ from dolake.journal.embedded import EmbeddedJournal, open_journal
 from dolake.journal.record import Record, StreamPoint
 from dolake.positions import START
 from dolake.settings import JournalSettings
-from dolake.wire.messages import decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
 from tests.support.aio import run
 from tests.support.disk import Clock, FailingDisk
 from tests.support.journals import (

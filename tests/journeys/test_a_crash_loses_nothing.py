@@ -14,7 +14,7 @@ import pytest
 from dolake.changes import Change
 from dolake.client import connect
 from dolake.journal.reader import JournalReader
-from dolake.wire.messages import decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
 from tests.support.aio import run
 from tests.support.server import ServerProcess
 

@@ -19,7 +19,13 @@ import pytest
 from tests.support.server import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDES = ("README.md", "docs/quickstart.md", "docs/reference/client.md")
+GUIDES = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/reference/client.md",
+    "docs/howto/stream-from-your-app.md",
+    "docs/howto/time-travel.md",
+)
 DEFAULT_URL = "http://127.0.0.1:8787"
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TIMESTAMP = re.compile(r"\b\d{13}\b")

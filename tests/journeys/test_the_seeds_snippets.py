@@ -18,7 +18,8 @@ import pytest
 from dolake.changes import StreamId
 from dolake.journal.reader import JournalReader
 from dolake.wire import MessageValidationError, validate_cdc_batch_message, validate_client_message
-from dolake.wire.messages import RawEvent, decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
+from dolake.wire.messages import RawEvent
 from tests.support.aio import run
 from tests.support.server import ServerProcess
 

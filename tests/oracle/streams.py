@@ -21,7 +21,7 @@ from tests.oracle.model import Id, Sent
 
 _IN_FLIGHT_MAX = 3
 _BATCH_EVENTS_MAX = 40
-_ANSWER_WAIT_S = 120.0
+_ANSWER_WAIT_S = 300.0
 _KEPT = ("buffered", "fallback", "duplicate")
 _TABLE_OF_NOTES, _EPOCH_MS = "users", 1_763_000_000_000
 

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from dolake import tables
-from dolake.query.engine import _extension_file
+from dolake.storage.duck import extension_file
 from dolake.storage.local import path_of
 from dolake.tables.layout import state_schema
 from dolake.tables.types import Field
@@ -94,7 +94,7 @@ def in_duckdb(catalog: RestCatalog, table: str) -> dict[str, dict[str, Any]]:
     """The table as DuckDB reads it from its metadata file."""
     with duckdb.connect() as connection:
         for name in ("avro", "iceberg"):
-            connection.execute(f"LOAD '{_extension_file(name)}'")
+            connection.execute(f"LOAD '{extension_file(name)}'")
         found = connection.execute(
             "SELECT * FROM iceberg_scan(?)", [catalog.load_table(table).metadata_location]
         ).to_arrow_table()
@@ -381,7 +381,7 @@ def opened_by_duckdb(catalog: RestCatalog, table: str, where: str) -> int:
     """How many data files DuckDB opens for it."""
     with duckdb.connect() as connection:
         for name in ("avro", "iceberg"):
-            connection.execute(f"LOAD '{_extension_file(name)}'")
+            connection.execute(f"LOAD '{extension_file(name)}'")
         connection.execute("SET enable_external_file_cache = false")
         connection.execute("CALL enable_logging('FileSystem', level = 'trace')")
         location = catalog.load_table(table).metadata_location

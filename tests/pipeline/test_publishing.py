@@ -16,6 +16,8 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from dolake import crashpoints
 from dolake.client import connect
+from dolake.pipeline.classes import archive_of
+from dolake.pipeline.java import find_java
 from tests.support.aio import run
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event
@@ -129,6 +131,15 @@ def test_a_table_is_made_of_what_its_rows_say(lake: ServerProcess, catalog: Rest
     flush(lake)
     third = rows_of(catalog, "default.kinds")["3"]
     assert (third["n"], json.loads(third["_rescued"]), third["brand_new"]) == (None, {"n": "no number"}, {"x": 1})
+
+
+def test_spark_runs_from_the_class_archive_that_make_has_made(lake: ServerProcess) -> None:
+    java = find_java()
+    assert java is not None
+    archive = archive_of(java)
+    assert archive.is_file(), "run `make java`"
+    (process,) = [each for each in psutil.Process(lake.pid).children(recursive=True) if each.name() == "java"]
+    assert str(archive) in {mapped.path for mapped in process.memory_maps()}, "Java refused it in silence"
 
 
 def test_the_state_is_what_a_dictionary_would_be(lake: ServerProcess, catalog: RestCatalog) -> None:

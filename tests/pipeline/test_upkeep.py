@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table.snapshots import Operation
 
+from benchmarks.engines import duck_on
 from tests.pipeline.test_publishing import changes_of, delete, flush, insert, rows_of, send, update, wait_for
 from tests.support.server import ServerProcess
 
@@ -119,6 +121,41 @@ def test_old_snapshots_go_and_their_files_a_while_later(lake: ServerProcess, cat
     time.sleep(1.1)
     run_job(lake, table="old", kinds=["garbage"])
     assert on_disk(lake, "old") == left, "what is needed stays"
+
+
+def test_snapshots_thin_out_and_no_moment_is_lost(lake: ServerProcess, catalog: RestCatalog) -> None:
+    for number in range(8):
+        send(lake, insert("thin", "1", n=number))
+        flush(lake)
+    counts = {each.snapshot_id: n for n, each in enumerate(catalog.load_table("default.thin").snapshots())}
+    made = catalog.load_table("default.thin").snapshots()
+    catalog.load_table("default.thin").manage_snapshots().create_tag(made[2].snapshot_id, "keep").commit()
+    assert run_job(lake, table="thin", kinds=["snapshots"])["snapshotsExpired"] == 10
+
+    table = catalog.load_table("default.thin")
+    left = [each.snapshot_id for each in table.snapshots()]
+    assert left == [made[at].snapshot_id for at in (0, 2, 7)], "coarser, not shorter; a tag is kept"
+    assert [entry.snapshot_id for entry in table.history()] == left
+    with duck_on(lake.url) as duck:
+        for each in table.snapshots():
+            text = datetime.fromtimestamp(each.timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+            for at in (f"VERSION => {each.snapshot_id}", f"TIMESTAMP => TIMESTAMP '{text}'"):
+                found = duck.execute(f"SELECT n FROM lake.default.thin AT ({at})").fetchall()  # noqa: S608
+                assert found == [(counts[each.snapshot_id],)], at
+    for number, each in enumerate(made):  # our own SQL needs no snapshot
+        body = {"sql": "SELECT n FROM thin", "asOf": each.timestamp_ms}
+        status, answer = lake.get("/v1/query", method="POST", body=body)
+        assert (status, answer["rows"]) == (200, [{"n": number}]), answer
+        assert each.summary
+        position = each.summary["dolake.published-to"]
+        status, answer = lake.get(f"/v1/lake%40{position}/namespaces/default/tables/thin")
+        if each.snapshot_id in left:
+            assert answer["metadata"]["current-snapshot-id"] == each.snapshot_id
+        else:
+            assert (status, answer["error"]["type"]) == (400, "IllegalArgumentException"), "refused, not guessed"
+    send(lake, insert("thin", "1", n=8))
+    flush(lake)
+    assert rows_of(catalog, "default.thin")["1"]["n"] == 8
 
 
 def test_many_manifests_become_few_and_the_key_index_stays_right(lake: ServerProcess, catalog: RestCatalog) -> None:

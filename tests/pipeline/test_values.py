@@ -470,6 +470,42 @@ def test_columns_that_did_not_change_keep_their_value(lake: ServerProcess, catal
     verified(lake)
 
 
+def test_what_cannot_be_a_column_and_did_not_change_stays_rescued(lake: ServerProcess, catalog: RestCatalog) -> None:
+    """`id` beside `ID`, and a name with a dot: told by the row before, by an earlier change, or by the table alone."""
+    table, rescued = "typed.no_columns", {"id": 7, "a.b": [1]}
+    left_out = {"unchanged": ["id", "a.b"]}
+    send(lake, insert(table, "first", {"ID": 1, "n": 0}))
+    flush(lake)
+    send(lake, *(insert(table, key, {"n": 1} | rescued) for key in ("kept", "moving", "gone")))
+    flush(lake)
+    send(
+        lake,
+        update(table, "told", {"n": 2}, {"n": 1, "id": 8, "a.b": [2]}, **left_out),
+        update(table, "half told", {"n": 2}, {"id": 9, "a.b": None}, **left_out),
+        update(table, "kept", {"n": 2}, **left_out),
+        update(table, "kept", {"n": 3}, {"a.b": [3]}, **left_out),
+        update(table, "moved", {"n": 2, "a.b": [4]}, previousRowId="moving", **left_out),
+        update(table, "gone", {"n": 2, "id": None}, unchanged=["id"]),
+    )
+    sql = f"SELECT _key, n, _rescued FROM {table} ORDER BY _key"
+    live = ask(lake, sql)
+    flush(lake)
+    found = {key: json.loads(row["_rescued"] or "{}") for key, row in rows_of(catalog, table).items()}
+    assert found == {
+        "first": {},
+        "told": {"id": 8, "a.b": [2]},
+        "half told": {"id": 9},
+        "kept": {"id": 7, "a.b": [3]},
+        "moved": {"id": 7, "a.b": [4]},
+        "gone": {},
+    }
+    assert types_of(catalog, table) == {"ID": "long", "n": "long"}
+    assert ask(lake, sql) == live
+    told = json.loads(changes_of(catalog, table)[4]["_rescued"])
+    assert told == {"id": 8, "a.b": [2], "_before": {"id": 8, "a.b": [2]}}
+    verified(lake)
+
+
 def test_a_column_of_which_nobody_knows_the_value_sends_its_change_to_quarantine(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dolake.errors import NoSuchMoment, NoSuchSnapshot, Unavailable, UnknownTable
+from dolake.errors import InvalidInput, NoSuchMoment, NoSuchSnapshot, TooStale, Unavailable, UnknownTable
 from tests.query.asking import Asker, Named, asking
 from tests.verify.lake import HandLake, delete, insert, update
 
@@ -93,6 +94,22 @@ def test_half_a_transaction_is_not_shown_and_others_go_on(lake: HandLake, asker:
     assert set(shown(asker.rows("items")[0])) == {"a", "c"}
     lake.append(insert("d", n=4) | {"metadata": {"transactionId": "t", "transactionEnd": True}}, source="bank")
     assert set(shown(asker.rows("items")[0])) == {"a", "b", "c", "d"}
+
+
+def test_an_answer_that_must_be_fresh_is_refused_rather_than_older(
+    lake: HandLake, asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 1_900_000_000_000_000_000)  # behind the clock of the lake
+    lake.publish(insert("a", n=1))
+    assert asker.rows("items", max_age_ms=0)
+    lake.append(insert("b", n=2) | {"metadata": {"transactionId": "t"}}, source="bank")
+    assert asker.rows("items")
+    with pytest.raises(TooStale):
+        asker.rows("items", max_age_ms=0, timeout_s=0.05)
+    with pytest.raises(InvalidInput):
+        asker.rows("items", max_age_ms=0, as_of=1)
+    lake.append(insert("d", n=4) | {"metadata": {"transactionId": "t", "transactionEnd": True}}, source="bank")
+    assert len(asker.rows("items", max_age_ms=0)[0]) == 3
 
 
 def test_what_was_published_meanwhile_is_neither_lost_nor_doubled(lake: HandLake, asker: Asker) -> None:

@@ -15,9 +15,11 @@ from dolake.receiver.admission import (
     TooLarge,
     check_event_sizes,
     check_fallback,
-    check_payload_size,
+    check_fits_journal,
     check_source,
+    raise_if_refused,
 )
+from dolake.receiver.limiter import RateLimiter
 from dolake.settings import DoLakeConfig, JournalSettings, RateLimitConfig
 from dolake.wire.messages import BatchMessage, EnvelopeBatch, check_events, decode_received
 from tests.support.speaker import batch, event
@@ -40,17 +42,20 @@ def take(registry: TableRegistry, *tables: str) -> None:
 
 def test_a_message_that_could_never_fit_into_the_journal_is_too_large() -> None:
     with pytest.raises(TooLarge, match=r"half of journal\.size_max_bytes") as refusal:
-        check_payload_size(b"x" * 100_001, RateLimitConfig(), JournalSettings(size_max_bytes=200_000))
+        check_fits_journal(b"x" * 100_001, JournalSettings(size_max_bytes=200_000))
     assert refusal.value.size_max == 100_000
 
 
 def test_a_message_of_exactly_the_limit_is_taken() -> None:
-    check_payload_size(b"x" * 100, RateLimitConfig(max_payload_size=100), JournalSettings())
+    check_fits_journal(b"x" * 100_000, JournalSettings(size_max_bytes=200_000))
 
 
 def test_a_larger_message_is_refused_with_both_numbers() -> None:
+    limiter = RateLimiter(RateLimitConfig(max_payload_size=100), clock_ms=lambda: 0)
+    limiter.admit_connection("it", "127.0.0.1")
+    raise_if_refused(limiter.admit_message("it", 100))
     with pytest.raises(TooLarge, match="101 bytes, more than max_payload_size 100") as caught:
-        check_payload_size(b"x" * 101, RateLimitConfig(max_payload_size=100), JournalSettings())
+        raise_if_refused(limiter.admit_message("it", 101))
     assert caught.value.size_max == 100
     assert not caught.value.is_event
     assert not caught.value.retryable

@@ -23,7 +23,8 @@ from dolake.errors import (
 from dolake.journal.base import Appended
 from dolake.journal.embedded import open_journal
 from dolake.receiver.admission import TooLarge
-from dolake.receiver.answers import Answers, retry_delay_ms, suggested_delay_ms
+from dolake.receiver.answers import Answers, suggested_delay_ms
+from dolake.receiver.limiter import retry_delay_ms
 from dolake.receiver.progress import Progress
 from dolake.settings import JournalSettings, RateLimitConfig
 from dolake.wire.messages import encode
@@ -53,7 +54,7 @@ def ack_of(home: Path, appended: Appended | None, *, correlation_id: Any = UNSET
     async def story() -> Any:
         async with answering(home) as (answers, progress, _):
             progress.breaker = breaker
-            return json.loads(answers.ack(7, appended, correlation_id, LIMITS))
+            return json.loads(encode(answers.ack(7, appended, correlation_id, LIMITS)))
 
     return run(story())
 
@@ -62,7 +63,7 @@ def nack_of(home: Path, error: DoLakeError, *, correlation_id: Any = UNSET, is_c
     async def story() -> Any:
         async with answering(home) as (answers, _, _clock):
             said = answers.nack(7, error, correlation_id, retry_delay_ms=250, is_closing=is_closing)
-            return json.loads(said)
+            return json.loads(encode(said))
 
     return run(story())
 
@@ -121,9 +122,9 @@ def test_an_ack_says_how_long_it_is_until_the_next_flush(home: Path) -> None:
     async def story() -> None:
         async with answering(home) as (answers, progress, clock):
             progress.next_flush_ms = clock() + 1500
-            assert json.loads(answers.ack(1, None, UNSET, LIMITS))["details"]["timeUntilFlush"] == 1500
+            assert json.loads(encode(answers.ack(1, None, UNSET, LIMITS)))["details"]["timeUntilFlush"] == 1500
             clock.move(2000)
-            assert json.loads(answers.ack(1, None, UNSET, LIMITS))["details"]["timeUntilFlush"] == 0
+            assert json.loads(encode(answers.ack(1, None, UNSET, LIMITS)))["details"]["timeUntilFlush"] == 0
 
     run(story())
 
@@ -133,7 +134,7 @@ def test_persisted_carries_the_path_and_the_committed_position(home: Path) -> No
         async with answering(home) as (answers, progress, _):
             progress.add_durable(30, 1, 1, 1)
             progress.published(20, "warehouse/default/users")
-            return json.loads(answers.persisted(7, "warehouse/default/users", LIMITS))
+            return json.loads(encode(answers.persisted(7, "warehouse/default/users", LIMITS)))
 
     ack = run(story())
     assert (ack["type"], ack["status"], ack["sequenceNumber"]) == ("ack", "persisted", 7)

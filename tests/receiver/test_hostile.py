@@ -10,7 +10,7 @@ import pytest
 from dolake.journal.reader import JournalReader
 from dolake.server.home import Home
 from dolake.telemetry import ConsoleLines
-from dolake.wire.messages import decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
 from tests.support.aio import run
 from tests.support.lake import running_lake, settings_of
 from tests.support.speaker import Speaker, batch, event, events

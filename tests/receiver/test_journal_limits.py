@@ -11,7 +11,7 @@ import pytest
 
 from dolake.journal.reader import JournalReader
 from dolake.settings import SettingsStore
-from dolake.wire.messages import decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
 from tests.support.aio import run, until
 from tests.support.journals import GatedDisk
 from tests.support.lake import running_lake, settings_of

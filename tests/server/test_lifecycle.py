@@ -23,7 +23,7 @@ from dolake.journal.reader import JournalReader
 from dolake.server.home import Home
 from dolake.server.lake import Lake
 from dolake.server.lifecycle import refuse_open_doors
-from dolake.wire.messages import decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
 from tests.support.aio import run, until
 from tests.support.command import dolake
 from tests.support.journals import GatedDisk
@@ -67,21 +67,26 @@ def test_a_second_server_on_the_same_home_is_refused_and_the_first_one_is_not_ha
 )
 def test_an_address_that_others_can_reach_is_refused_with_the_reason(host: str) -> None:
     with pytest.raises(InvalidInput, match="not a loopback address") as caught:
-        refuse_open_doors(host)
+        refuse_open_doors(host, has_tokens=False)
     assert host in caught.value.message
-    assert "no tokens yet" in caught.value.hint
+    assert "dolake token create" in caught.value.hint
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_with_a_token_others_may_reach_it(host: str) -> None:
+    refuse_open_doors(host, has_tokens=True)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_an_address_of_this_machine_is_fine(host: str) -> None:
-    refuse_open_doors(host)
+    refuse_open_doors(host, has_tokens=False)
 
 
 def test_the_command_refuses_such_an_address_too_and_leaves_no_lock(tmp_path: Path) -> None:
     answer = dolake("serve", "--home", tmp_path / "home", "--host", "0.0.0.0", "--port", 0)
     assert answer.returncode == 1
     assert "not a loopback address" in answer.stderr
-    assert "no tokens yet" in answer.stderr
+    assert "dolake token create" in answer.stderr
     assert "Traceback" not in answer.stderr
     with Home(tmp_path / "home"):
         pass

@@ -10,11 +10,23 @@ import pytest
 
 from dolake.catalog import rest
 from dolake.query import rest as query_rest
-from dolake.server import compaction, operations, quarantine_rest, tables
+from dolake.query import rows_rest
+from dolake.server import compaction, freshness, oauth, operations, quarantine_rest, tables
 from dolake.server.openapi import openapi_document
+from dolake.subscriptions import endpoint as subscriptions
 from tests.support.server import ServerProcess
 
-OURS = [*operations.ROUTES, *compaction.ROUTES, *tables.ROUTES, *quarantine_rest.ROUTES, *query_rest.ROUTES]
+OURS = [
+    *operations.ROUTES,
+    *oauth.ROUTES,
+    *compaction.ROUTES,
+    *tables.ROUTES,
+    *freshness.ROUTES,
+    *quarantine_rest.ROUTES,
+    *query_rest.ROUTES,
+    *rows_rest.ROUTES,
+    *subscriptions.ROUTES,
+]
 METHODS = {"get", "head", "post", "patch", "put", "delete"}
 TYPES = {"string", "boolean", "integer", "object", "array"}
 
@@ -84,13 +96,14 @@ def test_the_document_is_well_formed(document: dict[str, Any]) -> None:
         assert path.startswith("/")
         assert operation["summary"]
         in_path = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}
-        assert in_path == set(re.findall(r"{(\w+)}", path))
+        assert in_path == set(re.findall(r"{([\w-]+)}", path))
         for parameter in operation.get("parameters", ()):
             assert parameter["in"] in ("path", "query", "header")
             check_schema(parameter["schema"], document)
         if "requestBody" in operation:
             assert method not in ("get", "head", "delete")
-            check_schema(operation["requestBody"]["content"]["application/json"]["schema"], document)
+            for content in operation["requestBody"]["content"].values():
+                check_schema(content["schema"], document)
         assert operation["responses"]
         for code, answer in operation["responses"].items():
             assert re.fullmatch(r"\d{3}|[45]XX", code)
@@ -115,7 +128,7 @@ def test_a_body_without_its_required_fields_is_refused_as_the_document_says(
     for method, path, operation in operations_of(document):
         schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
         if schema.get("required"):
-            status, body = server.get(re.sub(r"{\w+}", "x", path), method=method.upper(), body={})
+            status, body = server.get(re.sub(r"{[\w-]+}", "x", path), method=method.upper(), body={})
             assert status == 400, (method, path, body)
             assert set(body["error"]) == set(
                 document["components"]["schemas"]["Error"]["properties"]["error"]["required"]

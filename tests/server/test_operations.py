@@ -14,7 +14,7 @@ import pytest
 
 import dolake
 from dolake.journal.reader import JournalReader
-from dolake.wire.messages import decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
 from tests.support.aio import run
 from tests.support.lake import running_lake
 from tests.support.server import ServerProcess
@@ -216,7 +216,8 @@ def test_the_front_door_is_a_signpost(server: ServerProcess, path: str) -> None:
     assert body["routes"]["websocket"] == "/ws"
     for route, method in body["routes"].items():
         if method == "GET" and "{" not in route:
-            needs_queries = route.endswith("/v1/quarantine")  # and this server answers none
+            ends = "/v1/quarantine", "/v1/subscribe", "/v1/subscriptions"
+            needs_queries = route.endswith(ends)  # and this server answers none
             assert server.get(route)[0] == (409 if needs_queries else 200), route
 
 

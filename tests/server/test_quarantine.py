@@ -22,13 +22,15 @@ from dolake.journal.record import StreamPoint
 from dolake.server.appending import batch_of
 from dolake.server.lake import Lake
 from dolake.server.quarantine import Entry, quarantines_of
-from dolake.wire.messages import RawEvent, decode_raw_batch, encode
-from tests.support.aio import run
+from dolake.wire.binary import decode_raw_batch
+from dolake.wire.messages import RawEvent, encode
+from tests.support.aio import run, until
 from tests.support.lake import running_lake, settings_of
 from tests.support.speaker import Speaker, batch, event
 
 Json = dict[str, Any]
 ORDERS = "/v1/quarantine/default/orders"
+_WAIT_S = 120.0
 
 
 @asynccontextmanager
@@ -37,6 +39,7 @@ async def server(home: Path, **flags: Any) -> AsyncIterator[tuple[Lake, str]]:
     async with running_lake(home, settings=settings_of(**flags)) as (lake, url):
         supervising = asyncio.create_task(lake.start_query().supervise())
         try:
+            await until(lambda: lake.query_process().stats.state == "ready")  # a busy machine needs long to start one
             yield lake, url
         finally:
             await lake.query_process().stop()
@@ -125,7 +128,7 @@ def test_a_replay_sends_changes_again_in_their_order_and_only_once(tmp_path: Pat
             ]
             assert quarantines_of(lake).replayed == {"orders": 3}
 
-    run(story())
+    run(story(), timeout_s=_WAIT_S)
     with JournalReader(tmp_path / "journal") as reader:
         records = [each for each in reader.read() if each.stream == StreamId("dolake.quarantine")]
     assert [each.change_count for each in records] == [4, 2]
@@ -168,7 +171,7 @@ def test_dropped_entries_are_gone_and_counted(tmp_path: Path) -> None:
             counts = {each.name: each.value for family in families for each in family.samples}
             assert counts["dolake_quarantine_dropped_total"] == 5
 
-    run(story())
+    run(story(), timeout_s=_WAIT_S)
 
 
 def test_a_second_replay_of_a_table_waits_for_the_first(tmp_path: Path) -> None:
@@ -181,7 +184,7 @@ def test_a_second_replay_of_a_table_waits_for_the_first(tmp_path: Path) -> None:
             assert all(isinstance(each, Conflict) for each in done if isinstance(each, Exception))
             assert await positions_in(url) == [21 + 2 * n for n in range(20)]
 
-    run(story())
+    run(story(), timeout_s=_WAIT_S)
 
 
 def test_pages_are_followed_to_the_end_whatever_an_answer_may_hold(tmp_path: Path) -> None:
@@ -193,7 +196,7 @@ def test_pages_are_followed_to_the_end_whatever_an_answer_may_hold(tmp_path: Pat
             assert (await ask(url, ORDERS + "?after=4"))["nextAfter"] is None
             assert (await ask(url, ORDERS + "/drop", {}))["dropped"] == 5
 
-    run(story())
+    run(story(), timeout_s=_WAIT_S)
 
 
 def test_requests_that_cannot_be_done_are_refused(tmp_path: Path) -> None:
@@ -216,7 +219,7 @@ def test_requests_that_cannot_be_done_are_refused(tmp_path: Path) -> None:
                 answer = await speaker.ask(batch(1, [event(1, table="orders__quarantine")], source="other"))
                 assert answer["type"] == "nack"
 
-    run(story())
+    run(story(), timeout_s=_WAIT_S)
 
 
 def test_where_each_source_owns_its_rows_nothing_is_sent_for_it(tmp_path: Path) -> None:
@@ -226,7 +229,7 @@ def test_where_each_source_owns_its_rows_nothing_is_sent_for_it(tmp_path: Path) 
             assert await positions_in(url) == [1]
             await ask(url, ORDERS + "/replay", {}, status=400)
 
-    run(story())
+    run(story(), timeout_s=_WAIT_S)
 
 
 def test_an_event_that_is_no_json_any_more_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +253,7 @@ def test_an_event_that_is_no_json_any_more_stays_where_it_is(tmp_path: Path, mon
             assert (await positions_in(url)) == [1, 2, 3, 4, 6]
             assert (await ask(url, ORDERS + "/drop", {"positions": [1]}))["dropped"] == 1
 
-    run(story())
+    run(story(), timeout_s=_WAIT_S)
 
 
 def test_only_changes_of_our_own_may_name_a_quarantine() -> None:

@@ -18,7 +18,7 @@ from dolake.journal.mark import FILE_NAME as MARK_FILE
 from dolake.journal.mark import Mark, MarkFile
 from dolake.journal.record import Record
 from dolake.settings import JournalSettings
-from dolake.wire.messages import decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
 from tests.support import speaker
 from tests.support.disk import Clock, FailingDisk
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from dolake.server.app import build_app
+from dolake.server.app import build_runner
 from dolake.server.home import Home
 from dolake.server.lake import Lake, now_ms
 from dolake.settings import SettingsStore, load_settings
@@ -22,12 +22,12 @@ def settings_of(home: Path | None = None, **flags: Any) -> SettingsStore:
 
 
 @asynccontextmanager
-async def serving(lake: Lake) -> AsyncIterator[str]:
+async def serving(lake: Lake, port: int = 0) -> AsyncIterator[str]:
     """The routes of this lake on a loopback port, whatever state it is in."""
-    runner = web.AppRunner(build_app(lake), access_log=None, shutdown_timeout=1.0)
+    runner = build_runner(lake)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
         host, port = runner.addresses[0][:2]
         yield f"http://{host}:{port}"
     finally:
@@ -36,12 +36,12 @@ async def serving(lake: Lake) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def running_lake(
-    home: Path, *, clock_ms: Callable[[], int] = now_ms, settings: SettingsStore | None = None
+    home: Path, *, clock_ms: Callable[[], int] = now_ms, settings: SettingsStore | None = None, port: int = 0
 ) -> AsyncIterator[tuple[Lake, str]]:
     """A lake that is open, and its address."""
     with Home(home) as locked:
         lake = Lake(locked, settings or settings_of(), clock_ms)
-        async with serving(lake) as url:
+        async with serving(lake, port) as url:
             await lake.open()
             try:
                 yield lake, url

@@ -18,6 +18,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from dolake.pipeline.classes import archive_options
 from dolake.pipeline.java import ADVICE, cache_folder, find_java
 
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -48,7 +49,7 @@ def spark_session(scratch: Path, catalogs: dict[str, str]) -> Iterator[SparkSess
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"{_HASTE} -Dlog4j2.configurationFile={log.as_uri()}",
+        "spark.driver.extraJavaOptions": f"{_HASTE} {archive_options(java)} -Dlog4j2.configurationFile={log.as_uri()}",
         "spark.jars.packages": ICEBERG,
         "spark.jars.ivy": str(cache_folder(os.environ) / "jars"),
         "spark.local.dir": str(scratch),

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 import aiohttp
+import msgspec
 
 
 def event(sequence: int, *, table: str = "users", row_id: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -35,14 +36,17 @@ def events(first: int, last: int, **fields: Any) -> list[dict[str, Any]]:
 class Speaker:
     """One connection. `async with Speaker(url) as speaker: await speaker.ask(message)`."""
 
-    def __init__(self, url: str, *, path: str = "/ws", headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, url: str, *, path: str = "/ws", headers: dict[str, str] | None = None, is_compressed: bool = False
+    ) -> None:
         self._url, self._path, self._headers = url, path, headers or {}
+        self._window_bits = 15 if is_compressed else 0
 
     async def __aenter__(self) -> Speaker:
         self._session = aiohttp.ClientSession()
         try:
             self.socket = await self._session.ws_connect(
-                self._url + self._path, headers=self._headers, max_msg_size=64 * 1024 * 1024
+                self._url + self._path, headers=self._headers, max_msg_size=64 * 1024 * 1024, compress=self._window_bits
             )
         except BaseException:
             await self._session.close()
@@ -67,9 +71,16 @@ class Speaker:
         """The next message of the server."""
         async with asyncio.timeout(timeout_s):
             message = await self.socket.receive()
-        assert message.type is aiohttp.WSMsgType.TEXT, f"the server closed: {message}"
-        decoded: dict[str, Any] = json.loads(message.data)
+        self.is_binary = message.type is aiohttp.WSMsgType.BINARY
+        assert self.is_binary or message.type is aiohttp.WSMsgType.TEXT, f"the server closed: {message}"
+        decoded: dict[str, Any] = (msgspec.msgpack.decode if self.is_binary else json.loads)(message.data)
         return decoded
+
+    async def ask_packed(self, message: dict[str, Any] | bytes) -> dict[str, Any]:
+        """Say one thing in MessagePack, and hear one answer."""
+        data = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
+        await self.socket.send_frame(data, aiohttp.WSMsgType.BINARY)
+        return await self.hear()
 
     async def ask(self, message: dict[str, Any] | str | bytes) -> dict[str, Any]:
         """Say one thing and hear one answer."""

@@ -13,11 +13,11 @@ from dolake.tables.maintenance import (
     Rules,
     TableFacts,
     candidates,
-    expired_count,
     files_to_merge,
     groups_to_merge,
     memory_of,
 )
+from dolake.tables.thinning import History, Steps
 
 MB = 1_000_000
 RULES = Rules(
@@ -27,8 +27,7 @@ RULES = Rules(
     deleted_share_max=0.2,
     small_files_max=8,
     manifests_max=100,
-    snapshots_max=1_000,
-    snapshot_age_max_ms=1_000,
+    snapshots=Steps(all_ms=1_000, minutely_ms=1_000, hourly_ms=1_000, daily_ms=1_000, count_max=1_000),
     memory_max_bytes=512 * MB,
 )
 
@@ -148,21 +147,13 @@ def test_a_piece_has_at_most_so_many_files_and_so_much_memory() -> None:
 
 def test_manifests_and_snapshots_are_due_by_number_and_age() -> None:
     def kinds(manifests: int, times_ms: list[int], now_ms: int) -> list[str]:
-        facts = TableFacts("t", [], manifests, times_ms)
+        facts = TableFacts("t", [], manifests, History([(time_ms, at) for at, time_ms in enumerate(times_ms)]))
         return [each.kind for each in candidates(facts, RULES, now_ms, is_urgent=False)]
 
     assert kinds(100, [0, 1, 2], 1_000) == []
     assert kinds(101, [0], 1_000) == ["manifests"]
     assert kinds(0, [0, 1, 2], 1_001) == ["snapshots"]
     assert kinds(0, [5_000] * 1_001, 5_000) == ["snapshots"]
-
-
-def test_the_last_snapshot_never_expires() -> None:
-    assert expired_count([], RULES, 10**9) == 0
-    assert expired_count([0], RULES, 10**9) == 0
-    assert expired_count([0, 1, 2], RULES, 10**9) == 2
-    assert expired_count([0, 1, 2, 5_000], RULES, 5_500) == 3
-    assert expired_count([5_000] * 1_500, RULES, 5_000) == 500
 
 
 def test_files_of_different_partitions_are_never_merged() -> None:

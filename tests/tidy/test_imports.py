@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,13 @@ def is_within(name: str, packages: Iterable[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@cache
+def imports_of(path: Path) -> tuple[str, ...]:
     """Every module that this file names in an import, wherever it stands, relative ones written out."""
+    return tuple(_named_in(path))
+
+
+def _named_in(path: Path) -> Iterator[str]:
     own = ("dolake", *path.relative_to(SOURCE).with_suffix("").parts)
     package = own[:-1]  # holds for __init__.py too: its own name is the part that goes
     for node in ast.walk(ast.parse(path.read_text())):

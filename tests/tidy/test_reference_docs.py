@@ -84,6 +84,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         await lake.open()
         lake.start_pipeline("http://127.0.0.1:8787")  # only made: nobody supervises it
         lake.start_query()
+        await lake.open_subscriptions()
         await lake.close()
         return lake
 
@@ -134,6 +135,9 @@ def test_every_metric_is_described_with_its_type_and_labels(lake: Lake) -> None:
     lake.receiver.stats.ack_counts["ok"] = lake.receiver.stats.nack_counts["invalid_format"] = 1
     assert lake.query
     lake.query.count("ok", 0.1)
+    assert lake.subscriptions
+    lake.subscriptions.feeds.stats.ended_counts["too_slow"] = 1
+    lake.query.count_lookup("ok", 0.1)
     text = metrics_text(lake)[0].decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
     labels = {

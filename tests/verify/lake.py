@@ -45,7 +45,7 @@ from dolake.pipeline.deletes import DeleteFiles
 from dolake.pipeline.files import WriteOptions, new_file, shape_of, write_rows
 from dolake.pipeline.reading import Wanting
 from dolake.pipeline.tasks import KeysJob, Refused, SliceJob, Staged, TablePlan, read_keys, write_slice
-from dolake.settings import JournalSettings
+from dolake.settings import DoLakeConfig, JournalSettings
 from dolake.storage.local import LocalStorage, path_of
 from dolake.tables import layout
 from dolake.tables.schema import grow, grown
@@ -212,7 +212,7 @@ class HandLake:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def verify(self, only: str | None = None, **options: Any) -> Report:
-        with opened_lake(self.home, self.home / "warehouse") as lake:
+        with opened_lake(self.home, DoLakeConfig()) as lake:
             return verify(lake, only=only, **options)
 
     def names(self, table: str) -> tuple[str, str]:
@@ -254,7 +254,7 @@ class HandLake:
         return self.names(table)[0] in self.files
 
     def _create(self, table: str, wanting: Wanting) -> None:
-        columns = grown((), grow((), wanting.seen))
+        columns = grown((), grow((), wanting.seen, declared=wanting.declared))
         state, changes = self.names(table)
         if _name(state).namespace not in {tuple(key.split("\x1f")) for key in self._namespaces()}:
             self.store.create_namespace(_name(state).namespace, {})

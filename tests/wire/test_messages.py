@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dolake import wire
 from dolake.errors import MessageValidationError
+from dolake.wire.binary import decode_raw_batch
 from dolake.wire.messages import (
     EVENTS_MAX,
     AckMessage,
@@ -25,7 +26,6 @@ from dolake.wire.messages import (
     StatusMessage,
     check_events,
     decode_head,
-    decode_raw_batch,
     decode_received,
     decode_server_message,
     encode,

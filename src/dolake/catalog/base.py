@@ -24,6 +24,8 @@ PIPELINE_HEADER = "X-DoLake-Pipeline"
 """Who shows the server's secret in it is the pipeline."""
 PUBLISHED_FROM, PUBLISHED_TO, GENERATION = "dolake.published-from", "dolake.published-to", "dolake.generation"
 """In the summary of each snapshot of a publish: the stretch of the journal that it covers, and who made it."""
+REPLACED_AT = "dolake.replaced-at"
+"""In the summary of a snapshot whose successors are gone: from this position on the table was another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ class Remember:
     until_ms: int
     status: int
     body: bytes = b""
+    now_ms: int = 0
+    """An answer under this key that is valid then is somebody else's: the change is refused."""
 
 
 class CatalogStore(Protocol):
@@ -157,6 +161,15 @@ class CatalogStore(Protocol):
     def begin_generation(self) -> Published:
         """A new pipeline starts: from now on only its generation may publish."""
 
+    def claim(self, journal: str, durable: Position, *, has_pipeline: bool) -> str:
+        """Say whose journal the published row counts; this one is durable up to here. Returns whose it is now.
+
+        It is the first one's, until a server with a pipeline comes; then it is that one's for good. It is nobody's
+        where this journal ends before the row. Of servers with one journal, which only a copied home makes, the last
+        to claim owns the lake: the others begin no generation any more.
+        """
+
     def recall_answer(self, key: str, now_ms: int) -> bytes | None: ...
     def keep_answer(self, key: str, answer: bytes, until_ms: int) -> None: ...
+    def forget_answers(self, now_ms: int) -> None: ...
     def close(self) -> None: ...

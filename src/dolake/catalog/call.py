@@ -17,10 +17,12 @@ from aiohttp import web
 from dolake.catalog import locations
 from dolake.catalog.base import PIPELINE_HEADER, Name, Namespace, Remember
 from dolake.catalog.catalog import Catalog
-from dolake.catalog.errors import NoSuchTable, NoSuchView
+from dolake.catalog.errors import NoSuchNamespace, NoSuchTable, NoSuchView
 from dolake.catalog.pins import Pin
+from dolake.catalog.tenants import check_places
 from dolake.catalog.values import Json, as_object
 from dolake.errors import InvalidInput
+from dolake.identity.request import grant_of
 
 SEPARATOR = "\x1f"
 ANSWERS_KEPT, ANSWERS_KEPT_MS = "PT30M", 30 * 60 * 1000
@@ -41,24 +43,40 @@ class Call:
     ) -> None:
         self.catalog, self.request, self.parts, self.pin = catalog, request, parts, pin
         self._body = body
+        self.grant = grant_of(request)
         query = sent_text(request.raw_path.partition("?")[2])
         self.query = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
 
     @property
     def namespace(self) -> Namespace:
-        return locations.check_namespace(tuple(self.parts["namespace"].split(SEPARATOR)))
+        return self.seen(locations.check_namespace(tuple(self.parts["namespace"].split(SEPARATOR))))
+
+    def seen(self, namespace: Namespace) -> Namespace:
+        """A namespace that this request's token sees; any other is as one that is not there."""
+        if not self.grant.sees(namespace):
+            raise NoSuchNamespace(f"Namespace does not exist: {'.'.join(namespace)}")
+        return namespace
+
+    def seen_table(self, name: Name) -> Name:
+        if not self.grant.sees(name.namespace):
+            raise NoSuchTable(f"Table does not exist: {name}")
+        return name
 
     @property
     def table(self) -> Name:
         if not self.parts["namespace"]:  # Spark asks so about `users.files`, and on 404 tells its user what is missing
             raise NoSuchTable(f"Table does not exist: {self.parts['table']}", hint="name its namespace too")
-        return locations.check_name(Name(self.namespace, self.parts["table"]))
+        namespace = tuple(self.parts["namespace"].split(SEPARATOR))
+        return self.seen_table(locations.check_name(Name(namespace, self.parts["table"])))
 
     @property
     def view(self) -> Name:
         if not self.parts["namespace"]:
             raise NoSuchView(f"View does not exist: {self.parts['view']}", hint="name its namespace too")
-        return locations.check_name(Name(self.namespace, self.parts["view"]))
+        name = locations.check_name(Name(tuple(self.parts["namespace"].split(SEPARATOR)), self.parts["view"]))
+        if not self.grant.sees(name.namespace):
+            raise NoSuchView(f"View does not exist: {name}")
+        return name
 
     @property
     def is_pipeline(self) -> bool:
@@ -71,20 +89,28 @@ class Call:
         if sent is None:
             return None
         try:
-            return f"{uuid.UUID(sent)} {self.request.method} {sent_text(self.request.raw_path)}"
+            mine = "" if self.grant.is_lake_wide else f" {self.grant.id}"
+            return f"{uuid.UUID(sent)} {self.request.method} {sent_text(self.request.raw_path)}{mine}"
         except ValueError:
             raise InvalidInput(f"Idempotency-Key {sent[:60]!r} is not a UUID") from None
 
     def remember(self, status: int, body: bytes = b"") -> Remember | None:
         key = self.idempotency_key
-        return Remember(key, self.catalog.clock_ms() + ANSWERS_KEPT_MS, status, body) if key else None
+        now_ms = self.catalog.clock_ms()
+        return Remember(key, now_ms + ANSWERS_KEPT_MS, status, body, now_ms) if key else None
 
     @functools.cached_property
     def body(self) -> Json:
         try:
-            return as_object(msgspec.json.decode(self._body), "the body")
+            body = as_object(msgspec.json.decode(self._body), "the body")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not JSON: {error}", hint="send a JSON object") from None
+        self.check_places(body)
+        return body
+
+    def check_places(self, document: Json) -> None:
+        """Refuse places of files that are not this token's."""
+        check_places(self.catalog.storage, self.grant, document)
 
     @property
     def page(self) -> tuple[str | None, int | None]:

@@ -18,12 +18,13 @@ from typing import ParamSpec, TypeVar
 
 from dolake.catalog.base import Name
 from dolake.catalog.documents import Documents
-from dolake.catalog.sqlite import SqliteStore
+from dolake.catalog.plans import Plans
+from dolake.catalog.stores import open_store
 from dolake.catalog.tables import Tables
 from dolake.catalog.views import Views
 from dolake.positions import Position
 from dolake.settings import CatalogSettings
-from dolake.storage.local import LocalStorage
+from dolake.storage.base import Storage
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -33,10 +34,10 @@ _THREADS = 8
 class Catalog:
     """Everything below /v1 that Iceberg's clients talk to."""
 
-    def __init__(self, home: Path, warehouse: Path, settings: CatalogSettings, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, home: Path, storage: Storage, settings: CatalogSettings, clock_ms: Callable[[], int]) -> None:
         self.clock_ms = clock_ms
-        self.storage = LocalStorage(warehouse, [Path(root) for root in settings.location_roots])
-        self.store = SqliteStore(home / "catalog.db")
+        self.storage = storage
+        self.store = open_store(home, settings)
         documents = Documents(self.storage)
         self.tables = Tables(self.store, documents, clock_ms)
         self.views = Views(self.store, documents, clock_ms)
@@ -48,6 +49,7 @@ class Catalog:
         self.forget_next_ms = 0
         """When answers that nobody can ask for again are next removed."""
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+        self.plans = Plans(settings, clock_ms)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="catalog")
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -89,6 +91,8 @@ class Catalog:
         )
 
     async def close(self) -> None:
+        await self.plans.close()
         await asyncio.to_thread(self._threads.shutdown)
         await asyncio.to_thread(self.tables.close)
         self.store.close()
+        await asyncio.to_thread(self.storage.close)

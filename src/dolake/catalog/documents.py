@@ -89,9 +89,13 @@ class Documents:
 
     def read_present(self, location: str) -> Document:
         """Like `read`, but where it costs nothing the file is looked for too: a table without it is broken."""
+        missing = MissingFile(f"Failed to open input stream for file: {location}", hint="restore the file")
         if self.storage.is_quick and not self.storage.exists(location):
-            raise MissingFile(f"Failed to open input stream for file: {location}", hint="restore the file")
-        return self.read(location)
+            raise missing
+        try:
+            return self.read(location)
+        except NotFound:
+            raise missing from None
 
     def read_foreign(self, location: str) -> Document:
         """A file that somebody else wrote and a client names: whatever is wrong with it is wrong with the request."""

@@ -23,6 +23,18 @@ class MissingFile(NotFound):
     code = "NotFoundException"
 
 
+class NoSuchPlan(NotFound):
+    """A plan that was cancelled, or is not kept any more."""
+
+    code = "NoSuchPlanIdException"
+
+
+class NoSuchPlanTask(NotFound):
+    """Not a plan task of this table, or one of a snapshot that has expired."""
+
+    code = "NoSuchPlanTaskException"
+
+
 class AlreadyExists(Conflict):
     code = "AlreadyExistsException"
 
@@ -48,6 +60,11 @@ class ManagedTable(Forbidden):
 
     code = "ManagedTableException"
 
+    def __init__(self, message: str, *, hint: str = "", is_others: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.is_others = is_others
+        """The table is another one than was asked for: not everybody may know its name."""
+
 
 class ReadOnly(Forbidden):
     """A pinned warehouse shows one moment and cannot be changed."""
@@ -59,3 +76,9 @@ class IllegalArgument(InvalidInput):
     """A request that table or view metadata does not allow, by the name that Iceberg's clients know."""
 
     code = "IllegalArgumentException"
+
+
+class ScanTooLarge(InvalidInput):
+    """Planning a scan takes more time or room than the server gives it."""
+
+    code = "ScanTooLargeException"

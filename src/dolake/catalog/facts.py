@@ -12,18 +12,19 @@ from dolake.catalog.documents import Document
 from dolake.catalog.partitions import readable_table
 from dolake.storage.base import Storage
 from dolake.tables.maintenance import FileFacts, TableFacts
+from dolake.tables.thinning import History
 from dolake.tables.transforms import PartitionNames
 
 
 def table_facts(name: str, document: Document, storage: Storage) -> TableFacts:
     with readable_table(document, storage) as table:
         snapshot = table.current_snapshot()
-        times_ms = sorted(each["timestamp-ms"] for each in document.metadata.get("snapshots") or ())
+        history = History.of(document.metadata)
         if snapshot is None:
-            return TableFacts(name, (), 0, times_ms)
+            return TableFacts(name, (), 0, history)
         names = PartitionNames(document.metadata)
         files = [_facts(task, names) for task in table.scan().plan_files()]
-        return TableFacts(name, files, len(snapshot.manifests(table.io)), times_ms)
+        return TableFacts(name, files, len(snapshot.manifests(table.io)), history)
 
 
 def _facts(task: Any, names: PartitionNames) -> FileFacts:

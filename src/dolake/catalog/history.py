@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dolake.catalog.base import PUBLISHED_TO, Name
-from dolake.catalog.pins import WHOLE
-from dolake.catalog.readers import current_schema, current_snapshot, current_snapshot_id
+from dolake.catalog.readers import WHOLE, current_schema, current_snapshot, current_snapshot_id
 from dolake.catalog.values import Json
 from dolake.tables.layout import MANAGED
 from dolake.tables.types import source_name

@@ -58,6 +58,8 @@ def default_location(storage: Storage, name: Name) -> str:
 def checked_location(storage: Storage, wanted: str) -> str:
     """A location that a client chose, if it lies below the warehouse."""
     location = wanted.rstrip("/")
+    if location.startswith("r2://"):  # the same place, in the spelling that all engines know
+        location = "s3://" + location.removeprefix("r2://")
     is_plain = not {".", ".."} & set(location.split("/")) and len(location.encode()) <= _LOCATION_LENGTH_MAX_BYTES
     if not is_plain or not storage.is_inside(location):
         raise InvalidInput(

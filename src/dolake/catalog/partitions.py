@@ -7,10 +7,11 @@ warehouse are read, and through our storage: PyIceberg alone would load any clas
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from dolake.storage.base import Storage
 from dolake.tables.transforms import PartitionNames, partition_name
 
 # What a stranger's bytes do to the library that reads them; SystemError is that of a text with a negative length.
-_BAD_FILE = (
+BAD_FILE = (
     ValueError,
     LookupError,
     TypeError,
@@ -48,9 +49,9 @@ def partition_stats(document: Document, storage: Storage) -> list[dict[str, Any]
                 key = manifest.partition_spec_id, tuple(file.partition)
                 if key not in found:
                     found[key] = _Figures()
-                found[key].add(file, entry.snapshot_id)
-        times_ms = {each["snapshot-id"]: each["timestamp-ms"] for each in document.metadata.get("snapshots") or ()}
-        return [_entry(names, *key, figures, times_ms) for key, figures in found.items()]
+                found[key].add(file, entry.file_sequence_number or 0, entry.snapshot_id)
+        moments = _Moments(document.metadata.get("snapshots") or ())
+        return [_entry(names, *key, figures, moments) for key, figures in found.items()]
 
 
 @dataclass(slots=True)
@@ -62,9 +63,10 @@ class _Figures:
     size_bytes: int = 0
     deleted_rows: int = 0
     delete_files: int = 0
-    snapshot_ids: set[int] = field(default_factory=set)
+    added_by: set[tuple[int, int]] = field(default_factory=set)
+    """Sequence numbers and ids of snapshots; all numbers are 0 in format 1."""
 
-    def add(self, file: Any, snapshot_id: int | None) -> None:
+    def add(self, file: Any, sequence: int, snapshot_id: int | None) -> None:
         if file.content == 0:
             self.rows += file.record_count
             self.files += 1
@@ -73,7 +75,24 @@ class _Figures:
             self.deleted_rows += file.record_count
             self.delete_files += 1
         if snapshot_id is not None:
-            self.snapshot_ids.add(snapshot_id)
+            self.added_by.add((sequence, snapshot_id))
+
+
+class _Moments:
+    """When the snapshots were made that are kept."""
+
+    def __init__(self, snapshots: Sequence[dict[str, Any]]) -> None:
+        self._times_ms = {each["snapshot-id"]: each["timestamp-ms"] for each in snapshots}
+        self._line = sorted((each.get("sequence-number", 0), each["snapshot-id"]) for each in snapshots)
+
+    def last_of(self, added_by: Collection[tuple[int, int]]) -> tuple[int | None, int | None]:
+        """The last of these snapshots and its time; where it is gone, the first that is kept of those after it."""
+        newest = max((sequence for sequence, _ in added_by), default=0)
+        known = [id_ for sequence, id_ in added_by if sequence == newest and id_ in self._times_ms]
+        if not known and newest:
+            known = [id_ for _, id_ in self._line[bisect.bisect_left(self._line, (newest, 0)) :][:1]]
+        last = max(known, key=self._times_ms.__getitem__, default=None)
+        return last, None if last is None else self._times_ms[last]
 
 
 @contextlib.contextmanager
@@ -85,7 +104,7 @@ def readable_table(document: Document, storage: Storage) -> Iterator[Any]:
         yield _table(document, storage)
     except NotFound as error:
         raise MissingFile(f"a manifest of the table is missing: {error.message}", hint="restore the file") from None
-    except (*_BAD_FILE, ResolveError, ValidationError) as error:
+    except (*BAD_FILE, ResolveError, ValidationError) as error:
         raise IllegalArgument(f"the table's manifests cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -101,10 +120,10 @@ def _table(document: Document, storage: Storage) -> Any:
 
 
 def _entry(
-    names: PartitionNames, spec_id: int, values: tuple[Any, ...], figures: _Figures, times_ms: Mapping[int, int]
+    names: PartitionNames, spec_id: int, values: tuple[Any, ...], figures: _Figures, moments: _Moments
 ) -> dict[str, Any]:
     shown = names.values(spec_id, values)
-    last = max((id_ for id_ in figures.snapshot_ids if id_ in times_ms), key=times_ms.__getitem__, default=None)
+    last, last_ms = moments.last_of(figures.added_by)
     return {
         "partition": shown,
         "name": partition_name(shown.items()),
@@ -114,6 +133,6 @@ def _entry(
         "byteCount": figures.size_bytes,
         "deletedRowCount": figures.deleted_rows,
         "deleteFileCount": figures.delete_files,
-        "lastUpdatedMs": None if last is None else times_ms[last],
+        "lastUpdatedMs": last_ms,
         "lastUpdatedSnapshotId": last,
     }

@@ -81,10 +81,14 @@ class Places:
             if pointer.name == name:
                 continue
             if pointer.uuid.lower() == uuid.lower():
-                raise ManagedTable(f"this is {pointer.name}, which is managed by DoLake: it has one name", hint=_HINT)
+                raise ManagedTable(
+                    f"this is {pointer.name}, which is managed by DoLake: it has one name", hint=_HINT, is_others=True
+                )
             for folder in self._folders(pointer):
                 if any(_is_taken(place, folder) for place in wanted):
-                    raise ManagedTable(f"{folder} belongs to {pointer.name}, which is managed by DoLake", hint=_HINT)
+                    raise ManagedTable(
+                        f"{folder} belongs to {pointer.name}, which is managed by DoLake", hint=_HINT, is_others=True
+                    )
 
     def _has_files_in(self, pointer: Pointer, folder: str) -> bool:
         """Also where the folder is a part of the other's: that one's data can be in there."""

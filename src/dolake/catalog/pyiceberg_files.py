@@ -1,6 +1,6 @@
 """Our storage as PyIceberg wants to see one: files to read, and nothing to write.
 
-From partitions.py, the one importer: PyIceberg takes a second to load.
+From partitions.py, and from the query process, the pipeline and `dolake verify`: PyIceberg takes a second to load.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _StoredInput(InputFile):
         self._storage = storage
 
     def __len__(self) -> int:
-        return len(self._storage.read(self.location))
+        return self._storage.size(self.location)
 
     def exists(self) -> bool:
         return self._storage.exists(self.location)

@@ -5,12 +5,14 @@ From rest.py and the rooms behind it. Nothing here checks anything or copies mor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dolake.catalog.values import Json
 
 MAIN = "main"
+WHOLE = re.compile("[0-9]{1,18}")
 PROTECTED_PROPERTIES = ("dolake.", "schema.name-mapping.default")
 
 _LEAVES_DATA_ALONE = frozenset(
@@ -75,6 +77,12 @@ def snapshot_by_id(metadata: Mapping[str, Any], snapshot_id: int | None) -> Json
     return None
 
 
+def whole_of(snapshot: Mapping[str, Any], key: str) -> int | None:
+    """A number in its summary. Anybody may write anything into a table of his own: what is no number is None."""
+    text = str((snapshot.get("summary") or {}).get(key, ""))
+    return int(text) if WHOLE.fullmatch(text) else None
+
+
 def refs_of(metadata: Mapping[str, Any]) -> dict[str, Json]:
     """Branches and tags by name. Files from before there were any mean a `main` at the current snapshot."""
     refs = metadata.get("refs")
@@ -94,15 +102,24 @@ def only_refs(metadata: Json) -> Json:
     return shown
 
 
-def changes_data(updates: Iterable[Mapping[str, Any]]) -> bool:
+def changes_data(updates: Iterable[Mapping[str, Any]], refs: Mapping[str, Json]) -> bool:
     """Would these updates change what a reader sees, or how the pipeline writes, or lift the guard itself?
 
     Whatever is not known to be harmless counts as a change, so that an update added to the specification later does
-    not slip past the guard of managed tables.
+    not slip past the guard of managed tables. `refs` are the branches and tags that the table has.
     """
-    return any(
-        str(update.get("action")).lower() not in _LEAVES_DATA_ALONE or _touches_protected(update) for update in updates
-    )
+    return any(not _leaves_data_alone(update, refs) or _touches_protected(update) for update in updates)
+
+
+def _leaves_data_alone(update: Mapping[str, Any], refs: Mapping[str, Json]) -> bool:
+    """A tag keeps a snapshot, and readers of the table see nothing of it; a branch could be written to."""
+    action, name = str(update.get("action")).lower(), str(update.get("ref-name"))
+    known = refs.get(name, {}).get("type")
+    if action == "set-snapshot-ref":
+        return name != MAIN and str(update.get("type")).lower() == "tag" and known in (None, "tag")
+    if action == "remove-snapshot-ref":
+        return name != MAIN and known == "tag"
+    return action in _LEAVES_DATA_ALONE
 
 
 def _touches_protected(update: Mapping[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from dolake.catalog.base import Name
 from dolake.catalog.call import ANSWERS_KEPT_MS, Call
 from dolake.catalog.documents import Document
 from dolake.catalog.pins import Pin, pinned
-from dolake.catalog.values import read_text
+from dolake.catalog.values import Json, read_text
 from dolake.errors import NotFound
 
 Answer = web.StreamResponse
@@ -82,16 +82,18 @@ class _KeptAnswer(msgspec.Struct):
     etag: str = ""
 
 
-async def loaded_pinned(call: Call, document: Document, pin: Pin) -> Answer:
-    def show() -> bytes:
-        store, position, time_ms = call.catalog.store, pin.position, pin.time_ms
-        if position is not None:
-            time_ms = store.time_of(position)
-        elif time_ms is not None:
-            position = store.position_at(time_ms)
-        return msgspec.json.encode(pinned(document.metadata, position, time_ms))
+def pinned_metadata(call: Call, document: Document, pin: Pin) -> Json:
+    """The table's metadata at the pin's moment."""
+    store, position, time_ms = call.catalog.store, pin.position, pin.time_ms
+    if position is not None:
+        time_ms = store.time_of(position)
+    elif time_ms is not None:
+        position = store.position_at(time_ms)
+    return pinned(document.metadata, position, time_ms)
 
-    raw = await call.catalog.run(show)
+
+async def loaded_pinned(call: Call, document: Document, pin: Pin) -> Answer:
+    raw = await call.catalog.run(lambda: msgspec.json.encode(pinned_metadata(call, document, pin)))
     return await _raw_answer(call, document.location, raw, {}, config=b',"config":{}')
 
 
@@ -114,6 +116,11 @@ async def _raw_answer(call: Call, location: str, raw: bytes, headers: dict[str, 
     """The metadata's bytes as they are on disk, in their envelope: nothing is encoded twice."""
     # Joined, because each `+` would copy all of it once more.
     body = b"".join((b'{"metadata-location":', msgspec.json.encode(location), b',"metadata":', raw, config, b"}"))
+    return await long_answer(call, body, headers)
+
+
+async def long_answer(call: Call, body: bytes, headers: dict[str, str]) -> Answer:
+    """JSON, compressed where it pays and the client takes it."""
     if len(body) >= _COMPRESS_FROM_BYTES and _takes_gzip(call.request.headers.get("Accept-Encoding", "")):
         body = await call.catalog.run(gzip.compress, body, 1)
         headers = headers | {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}

@@ -13,14 +13,15 @@ from urllib.parse import quote, unquote
 import msgspec
 from aiohttp import web
 
-from dolake.catalog import locations
-from dolake.catalog.base import GENERATION, PUBLISHED_FROM, PUBLISHED_TO, Name, Publish
+from dolake.catalog import locations, scan_rest
+from dolake.catalog.base import GENERATION, PUBLISHED_FROM, PUBLISHED_TO, Name, Namespace, Page, Publish
 from dolake.catalog.call import ANSWERS_KEPT, SEPARATOR, Call
 from dolake.catalog.catalog import Catalog
 from dolake.catalog.documents import Document
-from dolake.catalog.errors import IllegalArgument, ReadOnly
+from dolake.catalog.errors import IllegalArgument, ManagedTable, NoSuchNamespace, ReadOnly
 from dolake.catalog.partitions import partition_stats
-from dolake.catalog.pins import WHOLE, Pin, parse_pin
+from dolake.catalog.pins import Pin, parse_pin
+from dolake.catalog.readers import WHOLE
 from dolake.catalog.replies import Answer, Handler, json_answer, loaded, loaded_pinned, once, with_metadata
 from dolake.catalog.tables import TableCommit
 from dolake.catalog.values import Json, as_object, as_objects, read_text, read_texts
@@ -37,12 +38,27 @@ async def list_namespaces(call: Call) -> Answer:
     parent = call.query.get("parent", "")
     after, limit = call.page
     parts = tuple(parent.split(SEPARATOR)) if parent else ()
-    page = await call.catalog.run(call.catalog.store.list_namespaces, parts, after, limit)
+    if call.grant.is_lake_wide:
+        page = await call.catalog.run(call.catalog.store.list_namespaces, parts, after, limit)
+    else:
+        page = await call.catalog.run(_namespaces_seen, call, parts, after, limit)
     return json_answer({"namespaces": [key.split(SEPARATOR) for key in page.items], "next-page-token": page.next})
+
+
+def _namespaces_seen(call: Call, parent: Namespace, after: str | None, limit: int | None) -> Page:
+    """Those that a token of some namespaces sees, and those on the way there; also the next page's token is one."""
+    if parent and not call.grant.passes(parent):
+        raise NoSuchNamespace(f"Namespace does not exist: {'.'.join(parent)}")
+    every = call.catalog.store.list_namespaces(parent, None, None).items
+    seen = [key for key in every if call.grant.passes(tuple(key.split(SEPARATOR))) and (after is None or key > after)]
+    page = seen[:limit]
+    return Page(page, page[-1] if page and len(page) < len(seen) else None)
 
 
 async def create_namespace(call: Call) -> Answer:
     namespace = locations.check_namespace(tuple(read_texts(call.body, "namespace")))
+    if not call.grant.sees(namespace):
+        raise Forbidden("this token makes no namespaces outside of its own", hint="ask whoever gave it to you")
     properties = _text_map(call.body.get("properties"), "properties")
     answer = {"namespace": namespace, "properties": properties}
     remember = call.remember(200, msgspec.json.encode(answer))
@@ -122,7 +138,7 @@ async def commit_transaction(call: Call) -> Answer:
     changes = as_objects(call.body.get("table-changes"), "table-changes")
     if not changes:
         raise InvalidInput("table-changes is empty", hint="a transaction changes at least one table")
-    commits = [_commit_of(_identifier(change.get("identifier")), change) for change in changes]
+    commits = [_commit_of(call.seen_table(_identifier(change.get("identifier"))), change) for change in changes]
     publish = _publish_of(commits, call)
     await _commit(call, commits, publish, 204)
     return web.Response(status=204)
@@ -141,18 +157,25 @@ async def _commit(call: Call, commits: list[TableCommit], publish: Publish | Non
 
 
 async def drop_table(call: Call) -> Answer:
-    is_purging, is_forced = call.flag("purgeRequested"), call.flag("force")
+    is_purging, is_forced = call.flag("purgeRequested"), _is_forced(call)
     drop, remember = call.catalog.tables.drop, call.remember(204)
     async with call.catalog.turns([call.table]):
         await call.catalog.run(drop, call.table, is_purging=is_purging, is_forced=is_forced, remember=remember)
     return web.Response(status=204)
 
 
+def _is_forced(call: Call) -> bool:
+    """Whether also a managed table may go."""
+    if call.flag("force") and not call.grant.may(("admin",)):
+        raise Forbidden("this token cannot drop managed tables", hint="force=true needs the scope admin")
+    return call.flag("force")
+
+
 async def unregister_table(call: Call) -> Answer:
     """Take the table out of the catalog; its files stay, and the answer says where they are."""
     unregister, remember = call.catalog.tables.unregister, call.remember(200)
     async with call.catalog.turns([call.table]):
-        document = await call.catalog.run(unregister, call.table, is_forced=call.flag("force"), remember=remember)
+        document = await call.catalog.run(unregister, call.table, is_forced=_is_forced(call), remember=remember)
     return await with_metadata(call, document)
 
 
@@ -162,12 +185,14 @@ async def register_table(call: Call) -> Answer:
     is_overwriting = call.body.get("overwrite") is True
     register, remember = call.catalog.tables.register, call.remember(200)
     async with call.catalog.turns([name]):
-        document = await call.catalog.run(register, name, location, is_overwriting=is_overwriting, remember=remember)
+        document = await call.catalog.run(
+            register, name, location, is_overwriting=is_overwriting, remember=remember, check=call.check_places
+        )
     return await loaded(call, document)
 
 
 async def rename_table(call: Call) -> Answer:
-    source, target = _identifier(call.body.get("source")), _identifier(call.body.get("destination"))
+    source, target = _renaming(call)
     rename, remember = call.catalog.tables.rename, call.remember(204)
     async with call.catalog.turns([source, target]):
         await call.catalog.run(rename, source, target, remember, is_pipeline=call.is_pipeline)
@@ -195,6 +220,7 @@ async def load_partition_stats(call: Call) -> Answer:
 
 async def report_metrics(call: Call) -> Answer:
     read_text(call.body, "report-type")
+    assert call.table, "raises where the token does not see it"
     return web.Response(status=204)
 
 
@@ -231,7 +257,7 @@ async def drop_view(call: Call) -> Answer:
 
 
 async def rename_view(call: Call) -> Answer:
-    source, target = _identifier(call.body.get("source")), _identifier(call.body.get("destination"))
+    source, target = _renaming(call)
     await call.catalog.run(call.catalog.views.rename, source, target, call.remember(204))
     return web.Response(status=204)
 
@@ -240,7 +266,7 @@ async def register_view(call: Call) -> Answer:
     name = Name(call.namespace, read_text(call.body, "name"))
     location = read_text(call.body, "metadata-location")
     register, remember = call.catalog.views.register, call.remember(200)
-    return await loaded(call, await call.catalog.run(register, name, location, remember))
+    return await loaded(call, await call.catalog.run(register, name, location, remember, call.check_places))
 
 
 # --- the lake itself -------------------------------------------------------------------------------------------------
@@ -271,7 +297,7 @@ async def config(call: Call) -> Answer:
     overrides = {"prefix": quote(warehouse, safe="")} if parse_pin(warehouse) else {}
     return json_answer(
         {
-            "defaults": {},
+            "defaults": call.catalog.storage.client_options,
             "overrides": overrides,
             "idempotency-key-lifetime": ANSWERS_KEPT,
             "endpoints": [
@@ -310,6 +336,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", f"{_TABLE}/adopt", adopt_table),
     ("GET", f"{_TABLE}/partitions", list_partitions),
     ("GET", f"{_TABLE}/partition-stats", load_partition_stats),
+    *scan_rest.ROUTES,
     ("POST", f"{_NAMESPACE}/register", register_table),
     ("POST", "/tables/rename", rename_table),
     ("POST", "/transactions/commit", commit_transaction),
@@ -338,8 +365,17 @@ class MethodNotAllowed(InvalidInput):
         self.allowed = allowed
 
 
+def find_pattern(method: str, raw_path: str) -> str:
+    """The path in ROUTES that serves this."""
+    return _find(method, raw_path)[0]
+
+
 def find_route(method: str, raw_path: str) -> tuple[Handler, dict[str, str], Pin | None]:
     """The handler for a path below /v1, as it was sent, the decoded parts that its pattern names, and its pin."""
+    return _find(method, raw_path)[1:]
+
+
+def _find(method: str, raw_path: str) -> tuple[str, Handler, dict[str, str], Pin | None]:
     segments = raw_path.partition("?")[0].strip("/").split("/")  # an empty part in between stays: it is an empty name
     while segments and segments[0] in ("v1", ""):  # clients that were given .../v1 as the address add their own
         segments = segments[1:]
@@ -353,7 +389,7 @@ def find_route(method: str, raw_path: str) -> tuple[Handler, dict[str, str], Pin
         if parts is not None:
             if each == method:
                 _refuse_change(pin, method, handler)
-                return handler, parts, pin
+                return path, handler, parts, pin
             allowed.add(each)
     if allowed:
         raise MethodNotAllowed(f"{method} is not served at this path", allowed)
@@ -361,7 +397,7 @@ def find_route(method: str, raw_path: str) -> tuple[Handler, dict[str, str], Pin
 
 
 def _refuse_change(pin: Pin | None, method: str, handler: Handler) -> None:
-    if pin and method not in ("GET", "HEAD") and handler is not report_metrics:
+    if pin and method not in ("GET", "HEAD") and handler not in (report_metrics, *scan_rest.HANDLERS):
         raise ReadOnly("this warehouse is pinned to one moment and cannot be changed", hint="use it without @")
 
 
@@ -382,9 +418,13 @@ async def serve(catalog: Catalog, request: web.Request, raw_path: str) -> Answer
     handler, parts, pin = find_route(request.method, raw_path)
     call = Call(catalog, request, parts, await request.read(), pin)
     try:
-        if request.method in ("GET", "HEAD") or call.idempotency_key is None:
+        if request.method in ("GET", "HEAD") or call.idempotency_key is None or handler in scan_rest.HANDLERS:
             return await handler(call)
         return await once(call, handler)
+    except ManagedTable as error:
+        if call.grant.is_lake_wide or not error.is_others:
+            raise
+        raise ManagedTable("this is, or lies in, a table that is managed by DoLake", hint=error.hint) from None
     except InvalidInput as error:
         if type(error) is InvalidInput:
             raise IllegalArgument(error.message, hint=error.hint) from None
@@ -405,6 +445,14 @@ async def _list_names(call: Call, kind: Any) -> Answer:
 def _identifier(value: object) -> Name:
     identifier = as_object(value, "identifier")
     return locations.check_name(Name(tuple(read_texts(identifier, "namespace")), read_text(identifier, "name")))
+
+
+def _renaming(call: Call) -> tuple[Name, Name]:
+    """From where to where: both in namespaces that the token sees."""
+    source, target = _identifier(call.body.get("source")), _identifier(call.body.get("destination"))
+    call.seen_table(source)
+    call.seen(target.namespace)
+    return source, target
 
 
 def _commit_of(name: Name, body: Json) -> TableCommit:

@@ -7,12 +7,13 @@ it so has to be refused here; nobody could undo it later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from dolake.catalog.base import PUBLISHED_TO, REPLACED_AT
 from dolake.catalog.draft import ROW_LINEAGE_FORMAT_MIN, Draft
 from dolake.catalog.errors import CommitConflict
-from dolake.catalog.readers import MAIN
+from dolake.catalog.readers import MAIN, whole_of
 from dolake.catalog.values import (
     Json,
     is_int,
@@ -101,6 +102,8 @@ def remove_snapshots(draft: Draft, update: Json) -> None:
     """Ids that are not there are no error: an expiry that runs twice has done its work."""
     gone = draft.snapshots.keys() & set(read_longs(update, "snapshot-ids"))
     if gone:
+        if draft.metadata["properties"].get(MANAGED) == "true":
+            _mark_gaps(draft, gone)
         kept = [entry for entry in draft.metadata["snapshots"] if entry["snapshot-id"] not in gone]
         draft.keep("snapshots", kept)
         for id_ in gone:
@@ -111,6 +114,27 @@ def remove_snapshots(draft: Draft, update: Json) -> None:
     for name, ref in list(draft.own_map("refs").items()):
         if ref["snapshot-id"] not in draft.snapshots:
             _remove_ref(draft, name)
+
+
+def _mark_gaps(draft: Draft, gone: Collection[int]) -> None:
+    """What stays before a gap says from which position on the table was another: for pins, which must not guess."""
+    snapshots = draft.own_list("snapshots")
+    before: int | None = None
+    """Where in the list the last one is that stays and has no mark yet."""
+    for at, snapshot in enumerate(snapshots):
+        if snapshot["snapshot-id"] not in gone:
+            before = None if REPLACED_AT in snapshot.get("summary", {}) else at
+            continue
+        if before is None:
+            continue
+        kept = snapshots[before]
+        position, replaced_at = (whole_of(snapshot, key) for key in (PUBLISHED_TO, REPLACED_AT))
+        if position is None or position == whole_of(kept, PUBLISHED_TO):  # the same rows in other files
+            position = replaced_at
+        if position is not None:
+            summary = kept.get("summary", {}) | {REPLACED_AT: str(position)}
+            snapshots[before] = draft.snapshots[kept["snapshot-id"]] = kept | {"summary": summary}
+            before = None
 
 
 def _advance_sequence(draft: Draft, sequence: int, *, has_parent: bool) -> None:
@@ -273,8 +297,8 @@ def _drop_files(draft: Draft, key: str, snapshot_ids: set[int]) -> None:
 def settle_snapshot_log(draft: Draft) -> None:
     """Make the log true at the end of a commit, and refuse it where readers would.
 
-    Snapshots that were current only between two updates of this commit were never seen by anybody. And where a
-    snapshot is gone, the history before it goes too: with a gap, time travel would answer with the wrong snapshot.
+    Snapshots that were current only between two updates of this commit were never seen by anybody. Of those that are
+    gone the entries go, and no others: docs/decisions/0032 has why this is not what Iceberg's Java library does.
     """
     current = draft.current_snapshot_id
     in_passing = draft.mains_in_passing - {current}
@@ -292,15 +316,8 @@ def settle_snapshot_log(draft: Draft) -> None:
 
 
 def _true_entries(draft: Draft, log: list[Json], in_passing: set[int]) -> list[Json]:
-    kept: list[Json] = []
-    for entry in log:
-        id_ = entry["snapshot-id"]
-        if id_ not in draft.snapshots:
-            if draft.has_removed_snapshots:
-                kept.clear()
-        elif id_ not in in_passing:
-            kept.append(entry)
-    return kept
+    kept = draft.snapshots.keys() - in_passing
+    return [entry for entry in log if entry["snapshot-id"] in kept]
 
 
 def check_order_of_time(log: list[Json], last_updated_ms: int, what: str) -> None:

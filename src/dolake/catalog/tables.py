@@ -28,7 +28,7 @@ from dolake.catalog.documents import Document, Documents, version_of
 from dolake.catalog.errors import AlreadyExists, CommitConflict, IllegalArgument, ManagedTable, NoSuchTable
 from dolake.catalog.locks import NameLocks
 from dolake.catalog.places import Places, folders_of
-from dolake.catalog.readers import changes_data
+from dolake.catalog.readers import changes_data, refs_of
 from dolake.catalog.register import registered_table_metadata
 from dolake.catalog.values import Json, as_objects, refuse
 from dolake.errors import InvalidInput, NotFound, OutcomeUnknown
@@ -135,7 +135,13 @@ class Tables:
         return prepared.after, metadata
 
     def register(
-        self, name: Name, location: str, *, is_overwriting: bool, remember: Remember | None = None
+        self,
+        name: Name,
+        location: str,
+        *,
+        is_overwriting: bool,
+        remember: Remember | None = None,
+        check: Callable[[Json], None] = lambda _metadata: None,
     ) -> Document:
         """Enter a table whose metadata file is already in the warehouse."""
         locations.check_name(name)
@@ -144,6 +150,7 @@ class Tables:
         with self._locks.hold([name]), self._documents.settling:
             document = self._documents.read_foreign(location)
             metadata = registered_table_metadata(document.metadata)
+            check(metadata)
             locations.checked_location(self._documents.storage, metadata["location"])
             if not metadata.get("table-uuid"):
                 refuse("Cannot register a table without a uuid")
@@ -251,7 +258,9 @@ class Tables:
         pointer = self._find_or_none(commit.name, is_creating=is_creating)
         before = self._documents.read(pointer.metadata_location) if pointer else None
         check_requirements(before.metadata if before else None, requirements)
-        if pointer and pointer.is_managed and not is_pipeline and changes_data(as_objects(commit.updates, "updates")):
+        is_guarded = pointer is not None and pointer.is_managed and not is_pipeline
+        refs = refs_of(before.metadata) if before and is_guarded else {}
+        if is_guarded and changes_data(as_objects(commit.updates, "updates"), refs):
             raise ManagedTable(
                 f"{commit.name} is managed by DoLake: only its pipeline changes its data",
                 hint="send changes to the lake instead, or write to a table of your own",
@@ -303,6 +312,8 @@ class Tables:
         except sqlite3.Error as error:
             # It may have happened: the files must stay.
             raise OutcomeUnknown(f"the catalog did not answer: {error}", hint="load the table, then decide") from error
+        except OutcomeUnknown:
+            raise  # the same
         except BaseException:
             self._discard(prepared)
             raise

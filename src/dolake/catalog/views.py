@@ -18,6 +18,7 @@ from dolake.catalog.errors import CommitConflict
 from dolake.catalog.places import folders_of
 from dolake.catalog.register import registered_view_metadata
 from dolake.catalog.values import Json, as_objects
+from dolake.errors import OutcomeUnknown
 
 _TRIES_MAX = 5
 
@@ -39,12 +40,19 @@ class Views:
             metadata = new_view_metadata(request, location=location, uuid=str(uuid.uuid4()), now_ms=self._clock_ms())
             return self._enter(name, metadata, remember)
 
-    def register(self, name: Name, location: str, remember: Remember | None = None) -> Document:
+    def register(
+        self,
+        name: Name,
+        location: str,
+        remember: Remember | None = None,
+        check: Callable[[Json], None] = lambda _metadata: None,
+    ) -> Document:
         locations.check_name(name)
         locations.checked_location(self._documents.storage, location)
         with self._documents.settling:
             document = self._documents.read_foreign(location)
             metadata = registered_view_metadata(document.metadata)
+            check(metadata)
             locations.checked_location(self._documents.storage, metadata["location"])
             self._store.commit([self._creation(name, document)], None, remember)
         return document
@@ -86,6 +94,8 @@ class Views:
         document = self._documents.write(metadata, version=0)
         try:
             self._store.commit([self._creation(name, document)], None, remember)
+        except OutcomeUnknown:
+            raise  # it may have happened: the file must stay
         except Exception:
             self._documents.discard(document.location)
             raise

@@ -9,7 +9,27 @@ import typer
 from rich.console import Console
 
 import dolake
-from dolake.cli import bench, compact, demo, diff, journal, quarantine, query, serve, shell, tables, verify
+from dolake.cli import (
+    backup,
+    bench,
+    catalog,
+    compact,
+    demo,
+    diff,
+    doctor,
+    get,
+    journal,
+    prepare,
+    quarantine,
+    query,
+    serve,
+    shell,
+    source,
+    tables,
+    tail,
+    token,
+    verify,
+)
 from dolake.errors import DoLakeError
 
 
@@ -48,13 +68,23 @@ app.command("shell")(shell.shell)
 app.command("tables")(tables.tables)
 app.command("snapshots")(tables.snapshots)
 app.command("schema")(tables.schema)
+app.command("tail")(tail.tail)
+app.command("get")(get.get)
 app.command("diff")(diff.diff)
 app.command("rollback")(tables.rollback)
 app.command("compact")(compact.compact)
 app.command("expire")(compact.expire)
 app.command("maintain")(compact.maintain)
 app.command("verify")(verify.verify)
+app.command("doctor")(doctor.doctor)
+app.command("prepare")(prepare.prepare)
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
+app.add_typer(catalog.app, name="catalog")
+app.add_typer(source.app, name="source")
+app.add_typer(tail.app, name="subscriptions")
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(token.app, name="token")
 app.add_typer(journal.app, name="journal")
 app.add_typer(bench.app, name="bench")
 

@@ -33,6 +33,12 @@ def ingest(
     window: Annotated[int, typer.Option(help="Un-acknowledged batches per connection.")] = 4,
     batch_events: Annotated[int, typer.Option(help="Events per batch.")] = 500,
     rate: Annotated[float | None, typer.Option(help="Events/s of the latency phase; 20,000 otherwise.")] = None,
+    encoding: Annotated[
+        str, typer.Option(help="Some of json,msgpack,msgpack-maps; the first is the measure.")
+    ] = "json",
+    compress: Annotated[bool, typer.Option("--compress", help="Each of them compressed, too.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Each of them over TLS, too.")] = False,
+    door: Annotated[bool, typer.Option("--door", help="Each of them with limits and tokens, too.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
     home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
 ) -> None:
@@ -43,10 +49,29 @@ def ingest(
         window=window,
         batch_events=batch_events,
         rate_events_s=rate,
+        encoding=encoding,
+        compress=compress,
+        tls=tls,
+        door=door,
         out=out,
         home=home,
     )
     _show(report)
+
+
+@app.command("idle")
+def idle(
+    connections: Annotated[int, typer.Option(help="Connections that say nothing but heartbeats.")] = 10_000,
+    heartbeat: Annotated[float, typer.Option(help="Seconds between two heartbeats of a connection.")] = 30,
+    seconds: Annotated[float, typer.Option(help="How long each of the two parts is watched.")] = 30,
+    spark: Annotated[bool, typer.Option(help="With a pipeline that has gone to sleep.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """What idle connections and an idle lake cost, in memory and CPU; with its floors."""
+    benchmark = _benchmark("idle")
+    load = benchmark.Load(connections=connections, heartbeat_s=heartbeat, seconds=seconds, has_spark=spark)
+    _show_floors(benchmark.run_idle_bench(load, out=out, home=home))
 
 
 @app.command("catalog")
@@ -214,6 +239,20 @@ def query(
     _show_floors(benchmark.run_query_bench(load, out=out, home=home))
 
 
+@app.command("lookup")
+def lookup(
+    rows: Annotated[int, typer.Option(help="Rows of the table.")] = 5_000_000,
+    seconds: Annotated[float, typer.Option(help="How long to look up while changes come.")] = 30,
+    rate: Annotated[int, typer.Option(help="Changes per second.")] = 20_000,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Rows by their keys, quiet and beside a stream, and the same by SQL; each with its floor."""
+    benchmark = _benchmark("lookup")
+    load = benchmark.Load(rows=rows, seconds=seconds, rate_events_s=rate)
+    _show_floors(benchmark.run_lookup_bench(load, out=out, home=home))
+
+
 @app.command("live")
 def live(
     seconds: Annotated[float, typer.Option(help="How long to send at that rate, after a warm-up.")] = 30,
@@ -231,6 +270,54 @@ def live(
         seconds=seconds, rate_events_s=rate, tiny_batches=tiny_batches, rounds=rounds, rows=rows, batches=batches
     )
     _show_floors(benchmark.run_live_bench(load, out=out, home=home))
+
+
+@app.command("subscribe")
+def subscribe(
+    subscribers: Annotated[int, typer.Option(help="Subscribers; one of ten has a condition of its own.")] = 1_000,
+    tables: Annotated[int, typer.Option(help="Tables; each subscriber wants one.")] = 10,
+    rate: Annotated[int, typer.Option(help="Changes per second, over all tables.")] = 5_000,
+    seconds: Annotated[float, typer.Option(help="How long to send at that rate, after a warm-up.")] = 30,
+    pipeline: Annotated[bool, typer.Option(help="With Spark, which publishes meanwhile.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Whether a thousand subscribers get exactly their changes, and how soon; also beside one that reads nothing."""
+    benchmark = _benchmark("subscribe")
+    load = benchmark.Load(
+        subscribers=subscribers, tables=tables, rate_events_s=rate, seconds=seconds, has_pipeline=pipeline
+    )
+    _show_floors(benchmark.run_subscribe_bench(load, out=out, home=home))
+
+
+@app.command("sqlite-source")
+def sqlite_source(
+    transactions: Annotated[int, typer.Option(help="Single-row transactions of each kind.")] = 20_000,
+    backlog: Annotated[int, typer.Option(help="Changes that wait when the source starts.")] = 400_000,
+    seconds: Annotated[float, typer.Option(help="How long to write at a rate.")] = 20,
+    rate: Annotated[int, typer.Option(help="Row changes per second of it.")] = 20_000,
+    pipeline: Annotated[bool, typer.Option("--pipeline", help="With Spark publishing beside it.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Row changes a second from a SQLite commit to a durable ack, and what that costs the writer; with its floors."""
+    benchmark = _benchmark("sqlite_source")
+    load = benchmark.Load(
+        transactions=transactions, backlog=backlog, seconds=seconds, rate_changes_s=rate, has_pipeline=pipeline
+    )
+    _show_floors(benchmark.run_sqlite_source_bench(load, out=out, home=home))
+
+
+@app.command("flood")
+def flood(
+    seconds: Annotated[float, typer.Option(help="How long each kind of flood lasts.")] = 10,
+    hostile: Annotated[int, typer.Option(help="Connections that send as fast as they can.")] = 20,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Acks of a well-behaved client, and SQL, while others flood the server; with its floors."""
+    benchmark = _benchmark("flood")
+    _show_floors(benchmark.run_flood_bench(benchmark.Load(seconds=seconds, hostile=hostile), out=out, home=home))
 
 
 def _benchmark(name: str) -> Any:
@@ -298,6 +385,7 @@ def _show(report: dict[str, Any]) -> None:
     if not console.is_terminal:
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
         return
+    report = {**report, **report.get("variants", {})}
     phases = [
         name for name, value in report.items() if isinstance(value, dict) and "seconds" in value and "events" in value
     ]

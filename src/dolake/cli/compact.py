@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from dolake.cli.address import UrlOption, lake_at
 from dolake.cli.serve import HomeOption
-from dolake.errors import DoLakeError, Unavailable
-from dolake.server.home import ADDRESS_FILE
+from dolake.client.sync import http_of
 
 _COMPACT, _EXPIRE = ["deletes", "files", "manifests"], ["snapshots", "garbage"]
 _LOOK_EVERY_S = 0.2
 _ASK_TIME_MAX_S = 60.0
 TableArgument = Annotated[str | None, typer.Argument(help="A table, `orders` or `shop.orders`; all of them otherwise.")]
-UrlOption = Annotated[str | None, typer.Option("--url", help="The server; the one of --home otherwise.")]
 
 
 def compact(
@@ -32,7 +28,7 @@ def compact(
     url: UrlOption = None,
 ) -> None:
     """Make small files few and let deleted rows go."""
-    _run(_Server(home, url), table, _COMPACT)
+    _run(Server(home, url), table, _COMPACT)
 
 
 def expire(
@@ -41,7 +37,7 @@ def expire(
     url: UrlOption = None,
 ) -> None:
     """Let old snapshots go, and files that nothing has named for `gc_grace_ms`."""
-    _run(_Server(home, url), table, _EXPIRE)
+    _run(Server(home, url), table, _EXPIRE)
 
 
 def maintain(
@@ -51,41 +47,23 @@ def maintain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is due, and why.")] = False,
 ) -> None:
     """Do all upkeep that is due, or say what that is."""
-    server = _Server(home, url)
+    server = Server(home, url)
     if dry_run:
         _show_due(server, table)
     else:
         _run(server, table, [*_COMPACT, *_EXPIRE])
 
 
-class _Server:
+class Server:
     """A running server, asked over HTTP."""
 
     def __init__(self, home: Path, url: str | None) -> None:
-        self._url = url or _address_in(home)
+        self._http = http_of(lake_at(home, url))
 
     def ask(self, path: str, body: dict[str, Any] | None = None, *, method: str | None = None) -> dict[str, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url.rstrip("/") + path, data=data, method=method)  # noqa: S310 - the user's own server
-        try:
-            with urllib.request.urlopen(request, timeout=_ASK_TIME_MAX_S) as answer:  # noqa: S310
-                found: dict[str, Any] = json.load(answer)
-                return found
-        except urllib.error.HTTPError as error:
-            said = json.loads(error.read()).get("error", {})
-            raise DoLakeError(said.get("message", str(error)), hint=said.get("hint", "")) from None
-        except OSError as error:
-            raise Unavailable(
-                f"no server answers at {self._url}: {error}", hint="start it with `dolake serve`"
-            ) from None
-
-
-def _address_in(home: Path) -> str:
-    try:
-        address: dict[str, Any] = msgspec.json.decode((home / ADDRESS_FILE).read_bytes())
-    except FileNotFoundError:
-        raise Unavailable(f"no server runs on {home}", hint="start it with `dolake serve`, or give its --url") from None
-    return str(address["url"])
+        method = method or ("GET" if body is None else "POST")
+        asking = self._http.ask(method, path, dict[str, Any], body, silence_max_s=_ASK_TIME_MAX_S)
+        return asyncio.run(asking)
 
 
 def _where(table: str | None) -> dict[str, str]:
@@ -95,7 +73,7 @@ def _where(table: str | None) -> dict[str, str]:
     return {"namespace": namespace or "default", "table": name}
 
 
-def _show_due(server: _Server, table: str | None) -> None:
+def _show_due(server: Server, table: str | None) -> None:
     query = "&".join(f"{key}={value}" for key, value in _where(table).items())
     due = server.ask(f"/v1/compaction/candidates?{query}")["candidates"]
     shown = Table("table", "what", "files", "MB", "score", "why")
@@ -106,7 +84,7 @@ def _show_due(server: _Server, table: str | None) -> None:
     console.print(shown if due else "nothing is due")
 
 
-def _run(server: _Server, table: str | None, kinds: list[str]) -> None:
+def _run(server: Server, table: str | None, kinds: list[str]) -> None:
     body: dict[str, Any] = dict(_where(table))
     job = server.ask("/v1/compaction/run", body | {"kinds": kinds})
     path = f"/v1/compaction/jobs/{job['jobId']}"
@@ -123,12 +101,13 @@ def _run(server: _Server, table: str | None, kinds: list[str]) -> None:
                 )
         except KeyboardInterrupt:
             job = server.ask(path, method="DELETE")
-    Console(highlight=False).print(_summary(job))
+    Console(highlight=False).print(summary(job))
     if job["state"] == "failed":
         raise typer.Exit(1)
 
 
-def _summary(job: dict[str, Any]) -> str:
+def summary(job: dict[str, Any]) -> str:
+    """What a job did, in one line."""
     parts = [f"{job['state']} in {job['tookMs'] / 1000:.1f} s"]
     if job["filesBefore"]:
         parts.append(f"{job['filesBefore']} files became {job['filesAfter']}")

@@ -17,7 +17,7 @@ from dolake.journal.record import Record
 from dolake.journal.repair import check_journal, repair_journal
 from dolake.positions import Position
 from dolake.server.home import Home
-from dolake.wire.messages import decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
 
 app = typer.Typer(help="Look into the journal, or mend one that is damaged.", no_args_is_help=True)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -44,6 +44,9 @@ def query(
     form: Annotated[Format, typer.Option("--format", "-f", help="table, json or csv.")] = "table",
     limit: Annotated[int | None, typer.Option(help="Rows at most; 1,000 in a table otherwise.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds at most; the server's setting otherwise.")] = None,
+    engine: Annotated[
+        Literal["auto", "duckdb", "spark"], typer.Option(help="Who answers; auto: Spark, where much is to be read.")
+    ] = "auto",
     plan: Annotated[bool, typer.Option("--plan", help="Say what would be read, and why not more.")] = False,
 ) -> None:
     """Ask one SELECT and print the answer; Ctrl-C ends it on the server too."""
@@ -59,9 +62,9 @@ def query(
             show_plan(lake.plan(statement, **asked), form)
         elif form == "table":
             limit = TABLE_ROWS if limit is None else limit
-            show_answer(lambda: lake.query(statement, **asked, limit=limit, timeout=timeout))
+            show_answer(lambda: lake.query(statement, **asked, limit=limit, timeout=timeout, engine=engine))
         else:
-            _write(lake, form, statement, asked | {"limit": limit, "timeout": timeout})
+            _write(lake, form, statement, asked | {"limit": limit, "timeout": timeout, "engine": engine})
 
 
 def _parameters(sql: str, given: list[str]) -> list[str] | dict[str, str] | None:

@@ -107,6 +107,11 @@ def json_lines(batches: Iterable[QueryResult]) -> Iterator[str]:
     yield "[]\n" if before == "[" else "]\n"
 
 
+def json_line(value: Any) -> str:
+    """One value on a line of its own."""
+    return _encoded(value).decode() + "\n"
+
+
 def csv_lines(batches: Iterable[QueryResult]) -> Iterator[str]:
     """RFC 4180, with a header. An empty text is quoted, and nothing at all stands for NULL."""
     has_header = False

@@ -17,6 +17,7 @@ from dolake.cli.serve import HomeOption
 from dolake.errors import NotFound
 from dolake.settings import DoLakeConfig, load_settings
 from dolake.settings.tables import lake_rules
+from dolake.storage.opening import place_of
 from dolake.verify.base import NAMED_MAX, Report
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def verify(
     if not home.is_dir():
         raise NotFound(f"no folder {home}", hint="--home names the server's folder")
     settings = load_settings(home=home, config_file=config, environ=os.environ, flags={}).current
-    roots = [Path(root) for root in settings.catalog.location_roots]
-    with opened(home, home / settings.lake.r2_base_path, roots) as lake:
+    place = place_of(settings.lake, settings.storage, settings.catalog)
+    with opened(home, settings.lake, place, settings.catalog) as lake:
         report = _verify(lake, table, scratch, settings.lake)
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(_as_json(report))).decode() + "\n")

@@ -9,30 +9,39 @@ from dolake.client.aio import LakeClient, connect
 from dolake.client.answers import (
     Diff,
     Drop,
+    LakeFreshness,
     Plan,
     Quarantine,
     QuarantineEntry,
     Replay,
     Rollback,
+    Route,
     RunningQuery,
     Snapshot,
+    Subscription,
     Table,
     TableSchema,
 )
+from dolake.client.lookups import FoundRows
 from dolake.client.outgoing import ChangeLike
 from dolake.client.results import Column, Freshness, QueryResult
 from dolake.client.rows import Row
+from dolake.client.subscribing import ChangeBatch, ChangeEvent
 from dolake.client.window import Receipt
 
 create_lake_client = connect
 
 __all__ = [
+    "ChangeBatch",
+    "ChangeEvent",
     "ChangeLike",
     "Column",
     "Diff",
     "Drop",
+    "FoundRows",
     "Freshness",
     "LakeClient",
+    "LakeFreshness",
     "Plan",
     "Quarantine",
     "QuarantineEntry",
@@ -40,9 +49,11 @@ __all__ = [
     "Receipt",
     "Replay",
     "Rollback",
+    "Route",
     "Row",
     "RunningQuery",
     "Snapshot",
+    "Subscription",
     "Table",
     "TableSchema",
     "connect",

@@ -12,8 +12,10 @@ sees them. When it raises, `retryable` says whether the same call may help later
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -24,8 +26,9 @@ from dolake.client.http import Http
 from dolake.client.outgoing import PIECE_EVENTS, ChangeLike, encode_piece, pieces
 from dolake.client.pace import Pace
 from dolake.client.reading import Reading
-from dolake.client.transport import Address, Transport
+from dolake.client.transport import Address, Transport, trust_of
 from dolake.client.window import Receipt, Ticket, Window
+from dolake.client.words import Words
 from dolake.positions import Position
 from dolake.wire.messages import FlushReason
 
@@ -39,6 +42,10 @@ def connect(
     shard: str = "",
     epoch: int | None = None,
     token: str | None = None,
+    ca_file: str | Path | None = None,
+    certificate_sha256: str | None = None,
+    binary: bool = False,
+    compression: bool = False,
     window: int = 8,
     batch_events_max: int = 500,
     batch_bytes_max: int = 1_000_000,
@@ -62,6 +69,11 @@ def connect(
     source, shard: the stream, which has one writer at a time. Name your source to resume after a restart; without a
         name it is a new random one each time.
     epoch: a higher one starts the stream anew, when the source itself was restored from a backup.
+    token: what the server knows this client by; the variable DOLAKE_TOKEN otherwise.
+    ca_file: certificates of the authorities that are trusted for https and wss, instead of the machine's own.
+    certificate_sha256: trust this one certificate alone, whoever signed it and for whatever name.
+    binary: batches go out in MessagePack, which costs the server less; in JSON where the server does not know it.
+    compression: batches go out compressed where the server agrees: an eighth of the bytes or so, for more work here.
     window: how many batches may be un-acknowledged at a time.
     batch_events_max, batch_bytes_max: the largest batch; the server's own limits may lower it.
     queue_events_max, queue_bytes_max: how much may be un-acknowledged before put() and send() wait.
@@ -86,13 +98,20 @@ def connect(
         _checked_name("source", source or f"client-{secrets.token_hex(8)}"), _checked_name("shard", shard)
     )
     conversation = Conversation(
-        transport := Transport(Address.parse(url), stream, token),
+        transport := Transport(
+            Address.parse(url),
+            stream,
+            token or os.environ.get("DOLAKE_TOKEN") or None,
+            trust_of(ca_file, certificate_sha256),
+            is_compressed=compression,
+        ),
         stream,
         epoch,
         Window(batches_max=window, events_max=queue_events_max, bytes_max=queue_bytes_max),
         Pace(batch_events_max),
         batch_bytes_max,
         waits := Waits(connect_wait_ms, close_wait_ms, heartbeat_ms, retry_wait_max_ms, give_up_after_ms),
+        Words(stream, wants_binary=binary, is_compressed=compression),
     )
     return LakeClient(stream, transport, conversation, waits, read_your_writes=read_your_writes)
 
@@ -182,6 +201,11 @@ class LakeClient(Reading):
     def last_durable_sequence(self) -> int:
         """The highest sequence of this stream that the server called durable."""
         return self._conversation.window.durable_sequence
+
+    @property
+    def epoch(self) -> int | None:
+        """The stream's epoch, once the server has told it."""
+        return self._conversation.epoch
 
     @property
     def last_position(self) -> Position:

@@ -54,6 +54,29 @@ class Snapshot(_Said, frozen=True, rename="camel", kw_only=True):
     is_current: bool = False
 
 
+class Subscription(_Said, frozen=True, rename="camel", kw_only=True):
+    """A named subscription. `lag` counts the durable changes behind its position."""
+
+    name: str
+    tables: list[str]
+    position: Position
+    lag: int = 0
+    connected: bool = False
+    token: str = ""
+    operations: list[str] = []
+    where: str = ""
+    columns: list[str] = []
+    transactions: bool = False
+    created_ms: int | None = None
+    acknowledged_ms: int | None = None
+
+
+class SubscriptionList(_Said, frozen=True):
+    """What the server lists."""
+
+    subscriptions: list[Subscription]
+
+
 class Field(_Said, frozen=True, rename="camel", kw_only=True):
     """A column of a table, with its Iceberg type."""
 
@@ -198,6 +221,15 @@ class Plan(_Said, frozen=True, rename="camel", kw_only=True):
     warnings: list[str] = []
 
 
+class Route(_Said, frozen=True, rename="camel", kw_only=True):
+    """Which engine would answer a question, and why; with what would be read."""
+
+    engine: str
+    reason: str = ""
+    tables: list[TablePlan] = []
+    warnings: list[str] = []
+
+
 class RunningQuery(_Said, frozen=True, rename="camel", kw_only=True):
     """A question that is being answered; cancel() takes its `query_id`."""
 
@@ -206,6 +238,35 @@ class RunningQuery(_Said, frozen=True, rename="camel", kw_only=True):
     started_at: datetime | None = None
     elapsed_ms: int | float = 0
     state: str = ""
+    progress: dict[str, int] | None = None
+    """Of one that Spark answers: tasks `done`, of a `total` that is known so far."""
+
+
+class Reached(_Said, frozen=True, rename="camel", kw_only=True):
+    """A place in the journal that something has reached, and when; `sequence` is a source's own number there."""
+
+    position: Position = 0
+    at: datetime | None = None
+    age_ms: int | float = 0
+    lag_changes: int = 0
+    sequence: int = 0
+
+
+class Milestones(_Said, frozen=True, rename="camel", kw_only=True):
+    """How far a table or a source has come: for senders, for other engines, and for DoLake's own SQL."""
+
+    durable: Reached = Reached()
+    published: Reached = Reached()
+    visible: Reached = Reached()
+
+
+class LakeFreshness(Milestones, frozen=True, rename="camel", kw_only=True):
+    """The same of the lake, and of each table and source that has sent since the server started."""
+
+    at: datetime | None = None
+    target_ms: int = 0
+    tables: dict[str, Milestones] = {}
+    sources: dict[str, Milestones] = {}
 
 
 class TablePage(_Said, frozen=True, rename="camel", kw_only=True):

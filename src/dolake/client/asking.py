@@ -43,7 +43,9 @@ def question(
     entity_type: str | None = None,
     limit: int | None = None,
     timeout: float | None = None,
+    max_age: float | None = None,
     namespace: str | None = None,
+    engine: str | None = None,
 ) -> dict[str, Any]:
     """The body of a question, but for its position and format."""
     if as_of is not None and snapshot_id is not None:
@@ -56,7 +58,9 @@ def question(
         "partition": None if partition is None else _partition(partition),
         "limit": limit,
         "timeoutMs": None if timeout is None else milliseconds(timeout),
+        "maxAgeMs": None if max_age is None else round(1000 * max_age),
         "namespace": namespace,
+        "engine": engine,
     }
     return {name: value for name, value in body.items() if value is not None}
 

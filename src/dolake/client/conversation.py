@@ -58,6 +58,7 @@ class Conversation:
         pace: Pace,
         batch_bytes_max: int,
         waits: Waits,
+        words: Words,
     ) -> None:
         self.window = window
         self.failure: errors.DoLakeError | None = None
@@ -76,8 +77,8 @@ class Conversation:
 
         self._transport = transport
         self._stream = stream
-        self._words = Words(stream)
-        self._epoch = epoch
+        self._words = words
+        self.epoch = epoch
         self._pace = pace
         self._waits = waits
         self._bytes_limit = batch_bytes_max
@@ -201,7 +202,7 @@ class Conversation:
         timeout_s = self._waits.connect_ms / 1000
         connection = await self._transport.dial(timeout_s)
         try:
-            greeting = self._words.connect(self._epoch, self.window.durable_sequence)
+            greeting = self._words.connect(self.epoch, self.window.durable_sequence)
             self._resume(await connection.greet(greeting, timeout_s))
             self._connection = connection
             self._spoken_at_s = _now_s()
@@ -221,13 +222,14 @@ class Conversation:
 
     def _resume(self, status: StatusMessage) -> None:
         """Go on where the server says that this stream stands."""
+        self._words.agree(status)
         if status.source_epoch is not UNSET:
-            if self._epoch is not None and status.source_epoch != self._epoch:
+            if self.epoch is not None and status.source_epoch != self.epoch:
                 raise errors.InvalidSequence(
-                    f"the stream {self._stream} is in epoch {status.source_epoch}, this client in {self._epoch}",
+                    f"the stream {self._stream} is in epoch {status.source_epoch}, this client in {self.epoch}",
                     hint="the source was restored and started anew: connect with the new epoch",
                 )
-            self._epoch = status.source_epoch
+            self.epoch = status.source_epoch
         durable = None if status.last_durable_sequence is UNSET else status.last_durable_sequence
         number = 0 if status.last_batch_number is UNSET else status.last_batch_number
         position = None if status.position is UNSET else status.position
@@ -323,6 +325,9 @@ class Conversation:
                 answer.set_exception(error_of(nack))
         elif (batch := self.window.find(correlation_id, nack.sequence_number)) is not None:
             self._send_again_or_fail(batch, nack)
+        elif nack.reason in ("rate_limited", "load_shedding"):
+            # A heartbeat, or a batch that was taken back already: nothing is lost, but the server wants a rest.
+            self._pace.pause(0 if nack.retry_delay_ms is UNSET else nack.retry_delay_ms, _now_s())
         elif correlation_id is None and nack.sequence_number == 0:
             # Some message of ours is refused and we cannot know which: begin anew, from what is durable.
             raise interruption(nack)

@@ -7,18 +7,22 @@ closes the connection, by which the server knows.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 
 from dolake import errors
-from dolake.client.transport import Transport, raise_if_forbidden
+from dolake.client.transport import Transport, not_trusted, raise_if_forbidden
 
 HTTP_WAIT_S = 30.0
 CONNECT_WAIT_S = 10.0
+_TRIES_MAX = 5
+_RETRY_AFTER_MAX_S = 30.0
 Said = TypeVar("Said")
 
 
@@ -27,6 +31,10 @@ class Http:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+
+    @property
+    def transport(self) -> Transport:
+        return self._transport
 
     async def get(self, path: str, *, is_any_status_fine: bool = False) -> dict[str, Any]:
         """GET a JSON object below the base path."""
@@ -86,12 +94,27 @@ class Http:
                     raise
                 else:
                     response.release()
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ServerFingerprintMismatch) as error:
+            raise not_trusted(url, error) from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise errors.ConnectionError(f"{url} cannot be reached: {error}", hint=_IS_IT_THERE) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _lost(error, url, silence_max_s, cut_off if has_asked else None, is_reading) from None
 
     async def _asked(
+        self, session: aiohttp.ClientSession, method: str, url: str, *, is_reading: bool, **options: Any
+    ) -> aiohttp.ClientResponse:
+        """Who was refused for asking too often waits as told and asks again: nothing was done yet."""
+        for _ in range(_TRIES_MAX - 1):
+            response = await self._asked_once(session, method, url, is_reading=is_reading, **options)
+            if response.status != HTTPStatus.TOO_MANY_REQUESTS:
+                return response
+            if not isinstance(error_in(response.status, await response.read(), url), errors.RateLimited):
+                return response
+            await asyncio.sleep(_wait_s(response.headers.get("Retry-After", "")))
+        return await self._asked_once(session, method, url, is_reading=is_reading, **options)
+
+    async def _asked_once(
         self, session: aiohttp.ClientSession, method: str, url: str, *, is_reading: bool, **options: Any
     ) -> aiohttp.ClientResponse:
         try:
@@ -106,6 +129,10 @@ class Http:
 
 
 _IS_IT_THERE = "is `dolake serve` running there, and are host, port and base path right?"
+
+
+def _wait_s(retry_after: str) -> float:
+    return min(_RETRY_AFTER_MAX_S, float(retry_after)) if retry_after.isdecimal() else 1.0
 
 
 def decoded(data: bytes, kind: type[Said], url: str) -> Said:
@@ -144,6 +171,7 @@ def _unsaid(status: int, url: str) -> errors.DoLakeError:
 
 def _kind_of(status: int) -> type[errors.DoLakeError]:
     kinds: dict[int, type[errors.DoLakeError]] = {
+        401: errors.Unauthorized,
         403: errors.Forbidden,
         404: errors.NotFound,
         409: errors.Conflict,

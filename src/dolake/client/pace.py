@@ -58,6 +58,11 @@ class BackOff:
         self._jitter = jitter
         self._attempt = self._start
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was waited for since the last success."""
+        return self._attempt == self._start
+
     def next_ms(self) -> float:
         attempt, self._attempt = self._attempt, self._attempt + 1
         if attempt < 0:

@@ -11,11 +11,11 @@ import asyncio
 import importlib.util
 import secrets
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
-from urllib.parse import urlencode
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -31,9 +31,12 @@ from dolake.client.answers import (
     QueryList,
     Replay,
     Rollback,
+    Route,
     RunningQuery,
     Snapshot,
     SnapshotList,
+    Subscription,
+    SubscriptionList,
     Table,
     TablePage,
     TableSchema,
@@ -51,13 +54,12 @@ from dolake.client.asking import (
     table_path,
 )
 from dolake.client.http import Http
+from dolake.client.lookups import SILENCE_MAX_S, TIMEOUT_S, LookingUp
 from dolake.client.results import QueryResult, joined
+from dolake.client.subscribing import ChangeBatch, Since, Wanted, batches, start_of, texts
 from dolake.positions import START, Position
 
 QUERY_ID = "X-DoLake-Query-Id"
-TIMEOUT_S = 60.0
-"""How long acknowledgements are waited for, where the caller says nothing; the server has the same for its part."""
-SILENCE_MAX_S = 660.0
 _QUARANTINE = "/v1/quarantine"
 _PAGE = 1_000
 _SNAPSHOTS_MAX = 10_000
@@ -67,7 +69,7 @@ GRACE_S = 30.0
 Emptied = TypeVar("Emptied", Replay, Drop)
 
 
-class Reading(ABC):
+class Reading(LookingUp):
     """What a client can ask. Without `async with` each call makes a connection of its own."""
 
     def __init__(self, http: Http, *, read_your_writes: bool) -> None:
@@ -90,8 +92,10 @@ class Reading(ABC):
         limit: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the server keeps it, and ends the work
         min_position: Position | None = None,
+        max_age: float | None = None,
         namespace: str | None = None,
         query_id: str | None = None,
+        engine: Literal["auto", "duckdb", "spark"] | None = None,
     ) -> QueryResult:
         """Ask one SELECT, and return all of its answer.
 
@@ -107,8 +111,10 @@ class Reading(ABC):
         limit: rows at most; `result.truncated` says whether there were more.
         timeout: seconds for all of it; the server's own setting otherwise.
         min_position: read at least up to here, beside what this client has sent itself.
+        max_age: seconds for which a change may have been durable that the answer lacks; TooStale if it cannot be had.
         namespace: where tables without a namespace are looked for.
         query_id: a name for cancel(), at most 64 letters, digits and hyphens; a random one otherwise.
+        engine: "duckdb" or "spark"; otherwise Spark answers what reads much. `result.freshness.engine` says who did.
         """
         body = question(
             sql,
@@ -119,7 +125,9 @@ class Reading(ABC):
             entity_type=entity_type,
             limit=limit,
             timeout=timeout,
+            max_age=max_age,
             namespace=namespace,
+            engine=engine,
         )
         async with aclosing(self._batches(body, timeout, min_position, query_id)) as batches:
             return joined([batch async for batch in batches])
@@ -136,8 +144,10 @@ class Reading(ABC):
         limit: int | None = None,
         timeout: float | None = None,
         min_position: Position | None = None,
+        max_age: float | None = None,
         namespace: str | None = None,
         query_id: str | None = None,
+        engine: Literal["auto", "duckdb", "spark"] | None = None,
     ) -> AsyncGenerator[QueryResult, None]:
         """Ask like query(), and take the answer a batch at a time: for answers that are larger than memory.
 
@@ -156,7 +166,9 @@ class Reading(ABC):
             entity_type=entity_type,
             limit=limit,
             timeout=timeout,
+            max_age=max_age,
             namespace=namespace,
+            engine=engine,
         )
         return self._batches(body, timeout, min_position, query_id)
 
@@ -191,6 +203,27 @@ class Reading(ABC):
                 "columns": list(columns),
             } | ({} if where is None else {"where": where})
         return await self._http.ask("POST", "/v1/query/plan", Plan, body, silence_max_s=SILENCE_MAX_S)
+
+    async def route(
+        self,
+        sql: str | None = None,
+        params: Parameters | None = None,
+        *,
+        as_of: AsOf | None = None,
+        snapshot_id: int | str | None = None,
+        partition: Mapping[str, Any] | None = None,
+        namespace: str | None = None,
+        engine: Literal["auto", "duckdb", "spark"] | None = None,
+    ) -> Route:
+        """Which engine would answer a question, why, and from which files and partitions.
+
+        route = await lake.route("SELECT city, SUM(amount) FROM orders GROUP BY city")
+        print(route.engine, route.reason)
+        """
+        self._check_usable()
+        when: dict[str, Any] = {"as_of": as_of, "snapshot_id": snapshot_id}
+        body = question(sql, params, **when, partition=partition, namespace=namespace, engine=engine)
+        return await self._http.ask("POST", "/v1/query/route", Route, body, silence_max_s=SILENCE_MAX_S)
 
     async def cancel(self, query_id: str) -> bool:
         """End a question that is being answered; False when it was over already.
@@ -387,6 +420,49 @@ class Reading(ABC):
         return found
 
     # --- the server -------------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        tables: str | Iterable[str],
+        *,
+        operations: str | Iterable[str] | None = None,
+        where: str | None = None,
+        since: Since = None,
+        name: str | None = None,
+        columns: Iterable[str] | None = None,
+        transactions: bool = False,
+        give_up_after: float | None = None,
+    ) -> AsyncGenerator[ChangeBatch, None]:
+        """Changes as they come, from a moment on, for as long as one listens.
+
+        async for batch in lake.subscribe(tables=["orders"], operations=["INSERT"], where="amount > 100"):
+            for event in batch.events:
+                print(event.operation, event.after.id)
+
+        since: `now` (the default), `beginning`, a position, a moment (a datetime, without a zone it is UTC, or ISO 8601
+            text), the token of a batch, or a batch.
+        name: a named subscription, whose position the server keeps. A batch is acknowledged when the loop asks for the
+            next one, or by `await batch.ack()`. It begins at `since` the first time, and later where it was.
+        columns: only these in `before` and `after`.
+        transactions: a batch has all of a transaction or nothing of it.
+        give_up_after: seconds without a connection after which it raises; None tries for ever, once it had one.
+        """
+        self._check_usable()
+        wanted = Wanted(texts(tables) or (), texts(operations), where, texts(columns), name, transactions)
+        found = batches(self._http, self._http.transport, wanted, start_of(since), give_up_after)
+        async with aclosing(found):
+            async for batch in found:
+                yield batch
+
+    async def list_subscriptions(self) -> list[Subscription]:
+        """Named subscriptions, and how far each has come."""
+        self._check_usable()
+        return (await self._http.ask("GET", "/v1/subscriptions", SubscriptionList)).subscriptions
+
+    async def drop_subscription(self, name: str) -> None:
+        """Forget a named subscription; its reader is disconnected."""
+        self._check_usable()
+        await self._http.ask_bytes("DELETE", f"/v1/subscriptions/{quote(name, safe='')}")
 
     async def status(self) -> dict[str, Any]:
         """The server's state and buffer, from GET /status.

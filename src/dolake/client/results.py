@@ -52,6 +52,7 @@ class Freshness(msgspec.Struct, frozen=True, rename="camel"):
     sources: dict[str, SourceFreshness] = {}
     snapshots: dict[str, str | None] = {}
     engine: str = ""
+    engine_reason: str = ""
     files: FilesRead = FilesRead()
     tail_rows: int = 0
     as_of: datetime | None = None

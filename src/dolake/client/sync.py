@@ -16,13 +16,16 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from dolake import errors
-from dolake.client import aio
+from dolake.client import aio, subscribing
 from dolake.client.conversation import PersistedCallback
+from dolake.client.http import Http
 from dolake.client.outgoing import ChangeLike, pieces
+from dolake.client.subscribing import Batch
 from dolake.client.window import Receipt
 from dolake.positions import Position
 from dolake.wire.messages import FlushReason
@@ -66,6 +69,26 @@ def _iterating(
     return iterate
 
 
+def _like(
+    method: Callable[Concatenate[aio.LakeClient, P], AsyncGenerator[Any, None]],
+) -> Callable[[Callable[..., Iterator[Result]]], Callable[Concatenate[Reading, P], Iterator[Result]]]:
+    """The parameters of another method, checked by the same types, without writing them twice."""
+    return functools.wraps(method)
+
+
+@dataclass(frozen=True)
+class ChangeBatch(Batch):
+    """A batch of a plain loop."""
+
+    _client: Reading = field(repr=False, compare=False)
+    _batch: subscribing.ChangeBatch = field(repr=False, compare=False)
+
+    def ack(self) -> None:
+        """Tell the server that this batch is done with; returns when that is on its disk. For named subscriptions."""
+        with self._client._reading_loop() as loop:
+            _result_of(self._batch.ack(), loop)
+
+
 class Reading:
     """What a client can ask; see aio's. Outside `with` each call has a loop and a connection of its own."""
 
@@ -76,12 +99,16 @@ class Reading:
     query = _waiting(aio.LakeClient.query)
     query_batches = _iterating(aio.LakeClient.query_batches)
     plan = _waiting(aio.LakeClient.plan)
+    route = _waiting(aio.LakeClient.route)
     cancel = _waiting(aio.LakeClient.cancel)
     list_queries = _waiting(aio.LakeClient.list_queries)
     list_tables = _waiting(aio.LakeClient.list_tables)
     list_snapshots = _waiting(aio.LakeClient.list_snapshots)
     get_schema = _waiting(aio.LakeClient.get_schema)
     diff = _waiting(aio.LakeClient.diff)
+    freshness = _waiting(aio.LakeClient.freshness)
+    get = _waiting(aio.LakeClient.get)
+    get_many = _waiting(aio.LakeClient.get_many)
     rollback_to = _waiting(aio.LakeClient.rollback_to)
     list_quarantines = _waiting(aio.LakeClient.list_quarantines)
     list_quarantine = _waiting(aio.LakeClient.list_quarantine)
@@ -89,6 +116,16 @@ class Reading:
     drop_quarantine = _waiting(aio.LakeClient.drop_quarantine)
     status = _waiting(aio.LakeClient.status)
     health = _waiting(aio.LakeClient.health)
+
+    list_subscriptions = _waiting(aio.LakeClient.list_subscriptions)
+    drop_subscription = _waiting(aio.LakeClient.drop_subscription)
+    _batches = _iterating(aio.LakeClient.subscribe)
+
+    @_like(aio.LakeClient.subscribe)
+    def subscribe(self, *args: Any, **kwargs: Any) -> Iterator[ChangeBatch]:
+        """Changes as they come, in a plain loop. See aio's."""
+        for batch in self._batches(*args, **kwargs):
+            yield ChangeBatch(batch.events, batch.token, batch.position, batch.start, self, batch)
 
     @contextmanager
     def _reading_loop(self) -> Iterator[asyncio.AbstractEventLoop]:
@@ -100,6 +137,11 @@ class Reading:
                 yield loop
             finally:
                 _stop_loop(loop, thread)
+
+
+def http_of(client: Reading) -> Http:
+    """What asks the server; for commands that ask what no method of a client does."""
+    return client._lake._http
 
 
 class LakeClient(Reading):
@@ -139,6 +181,10 @@ class LakeClient(Reading):
     @property
     def last_durable_sequence(self) -> int:
         return self._lake.last_durable_sequence
+
+    @property
+    def epoch(self) -> int | None:
+        return self._lake.epoch
 
     @property
     def last_position(self) -> Position:

@@ -21,7 +21,8 @@ from dolake.changes import Batch, StreamId
 from dolake.errors import InvalidSequence
 from dolake.journal.record import Record, StreamPoint
 from dolake.positions import Position
-from dolake.wire.messages import EventMetadata, RawEvent, decode_raw_batch, encode
+from dolake.wire.binary import decode_raw_batch
+from dolake.wire.messages import EventMetadata, RawEvent, encode
 
 _SPAN_RECORDS_MAX = 256
 _decode_meaning = msgspec.json.Decoder(EventMetadata | None).decode

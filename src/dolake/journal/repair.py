@@ -147,7 +147,7 @@ def repair_journal(directory: Path, *, is_dry_run: bool) -> Iterator[str]:
     for file in _files(directory, mark):
         if file.is_misplaced:
             raise segment.damaged(file.path, 0, "it has another file's name; put the names right by hand")
-    journal_id = _journal_id(directory) or (mark.journal_id if mark else new_journal_id())
+    journal_id = journal_id_of(directory) or (mark.journal_id if mark else new_journal_id())
     file_count = damaged_count = 0
     for file in _files(directory, mark):
         file_count += 1
@@ -196,11 +196,11 @@ def _read_mark(directory: Path) -> Mark | None:
         mark = mark_file.read()
     finally:
         mark_file.close()
-    own = _journal_id(directory)
+    own = journal_id_of(directory)
     return mark if mark and own in (None, mark.journal_id) else None
 
 
-def _journal_id(directory: Path) -> bytes | None:
+def journal_id_of(directory: Path) -> bytes | None:
     """As the first readable header says."""
     for base in segment.list_bases(directory):
         if head := _read_head(segment.path_of(directory, base)):

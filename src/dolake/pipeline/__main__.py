@@ -39,6 +39,8 @@ from dolake.pipeline.link import (
 from dolake.pipeline.maintenance import Upkeep
 from dolake.pipeline.publish import Publisher, Replaced
 from dolake.pipeline.spark import start_spark
+from dolake.pipeline.store import use
+from dolake.storage.opening import place_of
 from dolake.telemetry import start_logging
 
 logger = logging.getLogger("dolake.pipeline")
@@ -97,7 +99,11 @@ def main() -> int:
     shutil.rmtree(scratch, ignore_errors=True)
     began = time.monotonic()
     try:
-        spark = start_spark(start.settings.pipeline, scratch)
+        place = place_of(start.settings.lake, start.settings.storage, start.settings.catalog)
+        use(place)
+        if place.settings.profile:
+            os.environ["AWS_PROFILE"] = place.settings.profile  # for Java, which looks there
+        spark = start_spark(start.settings.pipeline, scratch, has_store=not place.is_local)
         publisher = Publisher(spark, start)
         upkeep = Upkeep(publisher, start, link.upkeep_inbox, link.cancelled, link.report)
         upkeep.start()

@@ -18,7 +18,8 @@ from dolake.journal.reader import JournalReader, Place
 from dolake.journal.record import Record
 from dolake.positions import Position
 from dolake.tables.names import plain_table_name
-from dolake.wire.messages import Ddl, EventMetadata, RawEvent, decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
+from dolake.wire.messages import Ddl, EventMetadata, RawEvent
 
 logger = logging.getLogger(__name__)
 

@@ -1,13 +1,14 @@
 """Parquet files of an Iceberg table, written with Arrow: rows, position deletes, and what a commit says of them.
 
 From tasks.py (rows, in Spark's workers) and deletes.py (position deletes); to iceberg.py, which commits them.
-Promise: a file whose entry is returned is on disk, synced, with Iceberg's field ids and bounds.
+Promise: a file whose entry is returned is durable, with Iceberg's field ids and bounds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -25,12 +26,17 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.schema import Schema
 from pyiceberg.types import StringType
 
-from dolake.storage.local import path_of, sync_path
+from dolake.pipeline.store import is_local, store
 from dolake.tables.layout import BEFORE, KEY
 from dolake.tables.rules import LayoutRules
 
 Json = dict[str, Any]
 _PATH_ID, _POSITION_ID = 2147483546, 2147483545
+PAGE_ROWS = 4_096
+"""A look-up by key decodes one page of each column. DuckDB works on 2,048 rows at a time, so these fit its steps."""
+_PAGE_MAX_BYTES = 16 * 1024 * 1024
+"""Rows alone decide where a page ends, so that the pages of all columns have the same ones."""
+_DICTIONARY_MAX_BYTES = 64 * 1024
 _NO_MARK: Mapping[str, Any] = {}
 
 
@@ -145,13 +151,15 @@ def new_file(location: str, token: str, folder: str = "") -> str:
 
 
 def remove_file(location: str) -> None:
-    path_of(location).unlink(missing_ok=True)
+    store().delete(location)
 
 
 def remove_files(location: str, token: str) -> None:
-    """Remove what a try that failed has left."""
-    for path in path_of(location).joinpath("data").rglob(f"{token}-*.parquet"):
-        path.unlink(missing_ok=True)
+    """Remove what a try that failed has left: the disk may be full. A store never is, and there the upkeep does it."""
+    if is_local():
+        for file in store().list(f"{location}/data"):
+            if file.location.rpartition("/")[2].startswith(f"{token}-"):
+                store().delete(file.location)
 
 
 class RowsFile:
@@ -160,16 +168,18 @@ class RowsFile:
     def __init__(self, location: str, shape: Shape, options: WriteOptions) -> None:
         self.location, self.row_count = location, 0
         self._shape, self._options = shape, options
-        path = path_of(location)
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._collected: list[pq.FileMetaData] = []
-        self._sink = pa.OSFile(str(path), "wb")
+        self._sink = store().open_write(location)
         self._writer = pq.ParquetWriter(
             self._sink,
             shape.arrow,
             compression=options.compression,
             store_schema=False,
             use_dictionary=shape.repeating or False,
+            dictionary_pagesize_limit=_DICTIONARY_MAX_BYTES,
+            write_page_index=True,
+            max_rows_per_page=PAGE_ROWS,
+            data_page_size=_PAGE_MAX_BYTES,
             metadata_collector=self._collected,
         )
 
@@ -185,8 +195,8 @@ class RowsFile:
 
     def close(self) -> Json:
         self._writer.close()
+        size_bytes = self.size_bytes
         self._sink.close()
-        sync_path(path_of(self.location))
         shape = self._shape
         statistics = data_file_statistics_from_parquet_metadata(self._collected[0], shape.statistics, dict(shape.ids))
         found = statistics.to_serialized_dict()
@@ -196,7 +206,7 @@ class RowsFile:
             "file-path": self.location,
             "file-format": "parquet",
             "partition": [],
-            "file-size-in-bytes": path_of(self.location).stat().st_size,
+            "file-size-in-bytes": size_bytes,
             "record-count": self.row_count,
             "column-sizes": _pairs(found["column_sizes"]),
             "value-counts": _pairs(found["value_counts"]),
@@ -220,10 +230,9 @@ def write_deletes(data_file: str, positions: NDArray[Any], location: str, mark: 
     """Write a position delete file that names one data file; `positions` are sorted, `mark` is of its partition."""
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([data_file]))
     table = pa.table([paths.cast(pa.string()), pa.array(positions.astype(np.int64))], schema=DELETES)
-    path = path_of(location)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, compression="zstd", store_schema=False, use_dictionary=["file_path"])
-    sync_path(path)
+    with store().open_write(location) as sink:
+        pq.write_table(table, sink, compression="zstd", store_schema=False, use_dictionary=["file_path"])
+        size_bytes = sink.tell()
     name, (low, high) = data_file.encode(), positions[[0, -1]].astype("<i8")
     return {
         "spec-id": 0,
@@ -231,7 +240,7 @@ def write_deletes(data_file: str, positions: NDArray[Any], location: str, mark: 
         "file-path": location,
         "file-format": "parquet",
         "partition": [],
-        "file-size-in-bytes": path_of(location).stat().st_size,
+        "file-size-in-bytes": size_bytes,
         "record-count": len(positions),
         "lower-bounds": _hex_pairs({_PATH_ID: name, _POSITION_ID: low.tobytes()}),
         "upper-bounds": _hex_pairs({_PATH_ID: name, _POSITION_ID: high.tobytes()}),
@@ -242,8 +251,21 @@ def write_deletes(data_file: str, positions: NDArray[Any], location: str, mark: 
 
 def read_positions(location: str) -> NDArray[np.uint32]:
     """The positions in a delete file that names one data file."""
-    column = pq.read_table(path_of(location), columns=["pos"], partitioning=None).column("pos")
+    column = read_columns(location, ["pos"]).column("pos")
     return cast("NDArray[np.uint32]", column.to_numpy().astype(np.uint32))
+
+
+def read_columns(location: str, names: list[str]) -> pa.Table:
+    """These columns of a data file."""
+    with store().open_read(location) as source:
+        return pq.read_table(source, columns=names, partitioning=None)
+
+
+@contextlib.contextmanager
+def parquet_file(location: str) -> Iterator[pq.ParquetFile]:
+    """A data file to read from, closed at the end."""
+    with store().open_read(location) as source, pq.ParquetFile(source) as file:
+        yield file
 
 
 def _pairs(values: dict[int, Any]) -> Json:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import read_manifest_list
 
+from dolake.catalog.named_files import named_files
 from dolake.errors import Damaged
-from dolake.storage.local import path_of, sync_path
+from dolake.pipeline.store import store
+from dolake.storage.local import sync_path
 
 Json = dict[str, Any]
 _FOLDERS = ("data", "metadata")
@@ -47,47 +47,33 @@ class Found:
 
 def find_garbage(job: GarbageJob) -> list[Found]:
     """Damaged when a file that the table names is not there: then we do not know what we see, and nothing may go."""
-    root = path_of(job.location)
-    described, needed = _metadata_files(job.metadata), _needed_files(job.metadata)
-    listed = {path for name in _FOLDERS for path in (root / name).rglob("*") if path.is_file() and path.name != _HINT}
-    if lost := {path for path in needed if path.is_relative_to(root)} - listed:
+    storage = store()
+    root = storage.resolve(job.location)
+    described = set(map(storage.resolve, _metadata_files(job.metadata)))
+    needed = set(map(storage.resolve, named_files(job.metadata, storage)))
+    files = (file for name in _FOLDERS for file in storage.list(f"{root}/{name}"))
+    listed = {file.location: file for file in files if not file.location.endswith(f"/{_HINT}")}
+    if lost := {each for each in needed if each.startswith(f"{root}/")} - listed.keys():
         raise Damaged(
-            f"{job.location} lacks {len(lost)} files that the table names, such as {min(lost).name}",
+            f"{job.location} lacks {len(lost)} files that the table names, such as {_name_of(min(lost))}",
             hint="nothing was removed; restore the files, then look again",
         )
-    found = []
-    for path in (each for each in listed - needed - described if _is_ours(each)):
-        with contextlib.suppress(FileNotFoundError):  # the catalog lets go of old metadata by itself
-            stat = path.stat()
-            found.append(Found(str(path), stat.st_mtime, stat.st_size))
-    return found
+    unnamed = (listed[each] for each in listed.keys() - needed - described if _is_ours(each))
+    return [Found(file.location, file.modified_ms / 1000, file.size) for file in unnamed]
 
 
-def _is_ours(path: Path) -> bool:
+def _is_ours(location: str) -> bool:
     """Whether its name is one that we, or Iceberg's library for us, give: nothing else is ours to remove."""
-    return path.suffix == ".avro" if path.parent.name == "metadata" else _OUR_DATA.fullmatch(path.name) is not None
+    folder, name = location.rsplit("/", 2)[1:]
+    return name.endswith(".avro") if folder == "metadata" else _OUR_DATA.fullmatch(name) is not None
 
 
-def _metadata_files(metadata: Json) -> set[Path]:
-    locations = [metadata["metadata-location"], *(entry["metadata-file"] for entry in metadata.get("metadata-log", ()))]
-    return set(map(path_of, locations))
+def _name_of(location: str) -> str:
+    return location.rpartition("/")[2]
 
 
-def _needed_files(metadata: Json) -> set[Path]:
-    """Every file that one of the table's snapshots names."""
-    io = PyArrowFileIO()
-    named: set[str] = set()
-    for kind in ("statistics", "partition-statistics"):
-        named |= {entry["statistics-path"] for entry in metadata.get(kind, ())}
-    manifests: dict[str, Any] = {}
-    for snapshot in metadata.get("snapshots", ()):
-        location = snapshot["manifest-list"]
-        named.add(location)
-        manifests |= {each.manifest_path: each for each in read_manifest_list(io.new_input(location))}
-    for path, manifest in manifests.items():
-        named.add(path)
-        named |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)}
-    return set(map(path_of, named))
+def _metadata_files(metadata: Json) -> list[str]:
+    return [metadata["metadata-location"], *(entry["metadata-file"] for entry in metadata.get("metadata-log", ()))]
 
 
 class Waiting:
@@ -123,6 +109,5 @@ class Waiting:
 
 def remove(files: list[Found]) -> int:
     """Returns how many bytes that freed."""
-    for each in files:
-        Path(each.path).unlink(missing_ok=True)
+    store().delete_all(each.path for each in files)
     return sum(each.size_bytes for each in files)

@@ -24,7 +24,8 @@ from dolake.pipeline.cut import Slice
 from dolake.positions import Position
 from dolake.tables.names import plain_table_name
 from dolake.tables.rules import LakeRules, ReadingRules, without_secrets
-from dolake.wire.messages import RawEvent, decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
+from dolake.wire.messages import RawEvent
 
 _USUAL = LakeRules()
 

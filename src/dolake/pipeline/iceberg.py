@@ -1,6 +1,6 @@
 """Iceberg's Java library, as the pipeline uses it: tables by name, their columns, and one publish over many tables.
 
-From publish.py. Everything that is said in Java stands in this file. Promise: `commit` returns when all tables of a
+From publish.py. Everything that is said to Java stands in this file. Promise: `commit` returns when all tables of a
 publish and the published position have moved; it raises Conflict when none has, OutcomeUnknown when nobody can say.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, cast
 
 from py4j.protocol import Py4JJavaError
@@ -17,6 +16,8 @@ from pyspark.sql import SparkSession
 
 from dolake.catalog.base import PIPELINE_HEADER
 from dolake.errors import Conflict, DoLakeError, OutcomeUnknown, Unavailable
+from dolake.pipeline.java_classes import PLAIN_FILES, STORE_FILES, add_class
+from dolake.pipeline.store import is_local, store
 from dolake.tables.layout import MANAGED, OURS
 from dolake.tables.types import source_name
 
@@ -112,6 +113,21 @@ def rest_options(uri: str, secret: str) -> dict[str, str]:
     }
 
 
+def store_options() -> dict[str, str]:
+    """How Java gets to the warehouse where that is in a store; keys that are not given it finds by itself."""
+    if is_local():
+        return {}
+    from dolake.storage.s3 import S3Storage  # its client is for lakes in a store alone
+
+    storage = store()
+    assert isinstance(storage, S3Storage)
+    options = {"io-impl": STORE_FILES, **storage.client_options}
+    if given := storage.given_keys:
+        options |= {"s3.access-key-id": given.access_key_id, "s3.secret-access-key": given.secret_access_key}
+        options |= {"s3.session-token": given.session_token} if given.session_token else {}
+    return options
+
+
 def warm_up(spark: SparkSession, schema: Json) -> None:
     """Have Java load and compile what a publish needs, on a table in memory; the first one would take seconds more."""
     iceberg = Iceberg(spark, {"catalog-impl": "org.apache.iceberg.inmemory.InMemoryCatalog"})
@@ -125,33 +141,9 @@ def warm_up(spark: SparkSession, schema: Json) -> None:
         iceberg.stage(TableChange(table, [data], add_deletes=[deletes], touched=["memory:/1"]), {})
 
 
-_PLAIN_FILES = """\
-package dolake;
-import org.apache.hadoop.fs.Path;
-import org.apache.hadoop.fs.permission.FsPermission;
-public final class PlainFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
-    public void setPermission(Path path, FsPermission permission) {}
-}
-"""
-
-
 def _with_plain_files(spark: SparkSession, hadoop: Any) -> Any:
-    """Local files as they are, with the permissions that the process gives them.
-
-    Hadoop's own file system puts a checksum file beside each of ours; the raw one starts a process, `chmod`, for each
-    file that it makes, which was half of what a publish cost in Java. Janino is what Spark compiles its own code with.
-    """
-    jvm: Any = spark._jvm
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    file = Path(spark.sparkContext._temp_dir or "", "classes", "dolake", "PlainFiles.class")
-    if not file.exists():
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(loader)
-        compiler.cook(_PLAIN_FILES)
-        file.parent.mkdir(parents=True)
-        file.write_bytes(bytes(compiler.getBytecodes().get("dolake.PlainFiles")))
-        loader.addURL(jvm.java.net.URL(f"{file.parents[1].as_uri()}/"))
-    hadoop.set("fs.file.impl", "dolake.PlainFiles")
+    """Local files as they are, with the permissions that the process gives them."""
+    hadoop.set("fs.file.impl", add_class(spark, PLAIN_FILES))
     hadoop.set("fs.file.impl.disable.cache", "true")
     return hadoop
 
@@ -162,6 +154,8 @@ class Iceberg:
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         jvm: Any = spark._jvm
         self._jvm, self._gateway = jvm, cast("Any", spark.sparkContext._gateway)
+        if "io-impl" in options:
+            add_class(spark, STORE_FILES)
         hadoop = _with_plain_files(spark, jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration()))
         self._catalog = jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog("dolake", dict(options), hadoop)
         # Looked up once: each dot of a Java name is a question to the other process, and a publish has many tables.

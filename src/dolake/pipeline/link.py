@@ -12,8 +12,17 @@ import msgspec
 from msgspec import Struct
 
 from dolake.positions import Position
-from dolake.settings import CompactionConfig, DoLakeConfig, MaintenanceSettings, PipelineSettings, Settings
+from dolake.settings import (
+    CatalogSettings,
+    CompactionConfig,
+    DoLakeConfig,
+    MaintenanceSettings,
+    PipelineSettings,
+    Settings,
+    StorageSettings,
+)
 from dolake.tables.maintenance import Rules
+from dolake.tables.thinning import Steps
 
 JobKind = Literal["files", "deletes", "manifests", "snapshots", "garbage", "columns"]
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -26,10 +35,19 @@ class Sections(Struct, frozen=True):
     lake: DoLakeConfig
     compaction: CompactionConfig
     maintenance: MaintenanceSettings
+    storage: StorageSettings = StorageSettings()
+    catalog: CatalogSettings = CatalogSettings()
 
     @classmethod
     def of(cls, settings: Settings) -> Sections:
-        return cls(settings.pipeline, settings.lake, settings.compaction, settings.maintenance)
+        return cls(
+            settings.pipeline,
+            settings.lake,
+            settings.compaction,
+            settings.maintenance,
+            settings.storage,
+            settings.catalog,
+        )
 
     @property
     def rules(self) -> Rules:
@@ -42,8 +60,13 @@ class Sections(Struct, frozen=True):
             deleted_share_max=maintenance.deleted_share_max,
             small_files_max=maintenance.small_files_max,
             manifests_max=maintenance.manifests_max,
-            snapshots_max=maintenance.snapshots_max,
-            snapshot_age_max_ms=maintenance.snapshot_age_max_ms,
+            snapshots=Steps(
+                all_ms=maintenance.snapshots_all_ms,
+                minutely_ms=maintenance.snapshots_minutely_ms,
+                hourly_ms=maintenance.snapshots_hourly_ms,
+                daily_ms=maintenance.snapshot_age_max_ms,
+                count_max=maintenance.snapshots_max,
+            ),
             memory_max_bytes=maintenance.memory_max_bytes,
         )
 

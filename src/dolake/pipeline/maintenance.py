@@ -34,7 +34,8 @@ from dolake.pipeline.retyping import Retyper
 from dolake.pipeline.sourcetables import SourceTable
 from dolake.pipeline.staging import Inexact, run_jobs
 from dolake.tables.layout import OURS, table_names
-from dolake.tables.maintenance import Candidate, FileFacts, TableFacts, candidates, expired_count
+from dolake.tables.maintenance import Candidate, FileFacts, TableFacts, candidates
+from dolake.tables.thinning import History, snapshots_to_remove
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class Upkeep:
                     self._look_after(name, ("snapshots", "manifests"), is_urgent=True)
 
     def _snapshots_every(self) -> int:
-        tenth = self._settings.rules.snapshots_max // 10
+        tenth = self._settings.maintenance.snapshots_max // 10
         return min(max(tenth, _SNAPSHOTS_EVERY_MIN), _SNAPSHOTS_EVERY_MAX)
 
     def _do_ordered(self, order: Maintain) -> None:
@@ -304,11 +305,7 @@ class Upkeep:
             metadata = self._publisher.http.metadata(full_name)
             if metadata is None:
                 continue
-            kept = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
-            line = sorted(metadata.get("snapshots", ()), key=lambda each: each["timestamp-ms"])
-            times_ms = [each["timestamp-ms"] for each in line]
-            count = expired_count(times_ms, self._settings.rules, _now_ms())
-            gone = [each["snapshot-id"] for each in line[:count] if each["snapshot-id"] not in kept]
+            gone = snapshots_to_remove(History.of(metadata), self._settings.rules.snapshots, _now_ms())
             if gone:
                 self._publisher.http.remove_snapshots(full_name, metadata["table-uuid"], gone)
                 reach("expired")

@@ -27,14 +27,15 @@ from dolake.keyindex.format import ROW_SIZE
 from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.pipeline.files import WriteOptions
-from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, rest_options, warm_up
+from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, rest_options, store_options, warm_up
 from dolake.pipeline.link import Published, Sections, Start, TableReport
 from dolake.pipeline.sourcetables import SourceTables, brief
 from dolake.pipeline.staging import Inexact, StagedTable, Staging, Steps, run_jobs
+from dolake.pipeline.store import is_local, store
 from dolake.pipeline.turns import InFlight, Turns
 from dolake.positions import Position
 from dolake.settings.tables import lake_rules
-from dolake.storage.local import path_of, sync_path
+from dolake.storage.local import path_of
 from dolake.tables.layout import CLEARED, state_schema
 from dolake.tables.names import plain_table_name
 from dolake.tables.types import Field
@@ -43,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 _TRIES_MAX = 3
-_SYNCERS = 16
 _STAGERS = 4
 _MERGE_ROWS_MAX = 500_000
 """Of the key index within a publish; what is larger is merged beside the stream."""
@@ -65,7 +65,7 @@ class Publisher:
         self.http = CatalogHttp(start.catalog_uri, start.secret)
         self.turns = Turns()
         """Held by whoever changes the tables."""
-        self.iceberg = Iceberg(spark, rest_options(start.catalog_uri, start.secret))
+        self.iceberg = Iceberg(spark, rest_options(start.catalog_uri, start.secret) | store_options())
         self.tables = SourceTables(
             self.iceberg,
             Path(start.home, "keyindex"),
@@ -271,18 +271,16 @@ def _changes(part: StagedTable) -> list[TableChange]:
 
 
 def sync_manifests(commits: Iterable[StagedCommit]) -> None:
-    """Iceberg's library does not sync what it writes, and the journal may forget these changes after the publish.
-
-    All at the same time, so that the file system's own journal is written once for many and not once for each.
-    """
-    files: list[Path] = []
+    """Iceberg's library does not sync what it writes, and the journal may forget these changes after the publish."""
+    if not is_local():
+        return  # what a store has said yes to is durable
+    files: list[str] = []
     for commit in commits:
         path = path_of(commit.manifest_list)
         mark = path.stem.rpartition("-1-")[2]  # the library gives all files of a commit one uuid
-        files += (*path.parent.glob(f"*{mark}*.avro"), path.parent, path_of(commit.location) / "data")
-        files += map(path_of, commit.folders)
-    with ThreadPoolExecutor(_SYNCERS) as threads:
-        list(threads.map(sync_path, files))
+        files += map(str, (*path.parent.glob(f"*{mark}*.avro"), path.parent))
+        files += (f"{commit.location}/data", *commit.folders)
+    store().sync(files)
 
 
 def _report(part: StagedTable) -> TableReport:

@@ -110,8 +110,7 @@ def _with_unchanged(
     """The rows with the columns that were not sent; and the changes of which nobody knows them."""
     assert rows.columns is not None
     sources = _sources(changes) if table.has_source_in_key else None
-    names = [column.name for column in table.columns]
-    filling = plan_filling(changes.events, metadata, sources, olds, names, table.old_rows)
+    filling = plan_filling(changes.events, metadata, sources, olds, table.old_rows)
     columns, rescued = filled(filling, rows.columns, rows.rescued)
     return replace(rows, columns=columns, rescued=rescued), filling.problems
 

@@ -13,16 +13,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dolake.keyindex.hashes import Hashes, no_hashes
 from dolake.pipeline.arranging import sorted_rows
 from dolake.pipeline.deletes import Positions
-from dolake.pipeline.files import RowsFile, Shape, WriteOptions, fitted, new_file, shape_of
+from dolake.pipeline.files import RowsFile, Shape, WriteOptions, fitted, new_file, parquet_file, shape_of
 from dolake.pipeline.lifting import lifted
 from dolake.pipeline.tasks import hashes_of
-from dolake.storage.local import path_of
 from dolake.tables.ordering import SortKey
 
 Json = dict[str, Any]
@@ -108,7 +106,7 @@ def _can_be_sorted(job: RewriteJob) -> bool:
     """All rows are in memory at once for it: files that are too large together keep the order that they have."""
     size = 0
     for path in job.files:
-        with pq.ParquetFile(path_of(path)) as file:
+        with parquet_file(path) as file:
             size += sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
     return size <= _SORTED_BYTES_MAX
 
@@ -148,7 +146,7 @@ def _row_groups(job: RewriteJob, shape: Shape) -> Iterator[pa.Table]:
 
 def _live_groups(path: str, deleted: Positions, shape: Shape, job: RewriteJob) -> Iterator[pa.Table]:
     """Row group after row group, in the columns that the table has now."""
-    with pq.ParquetFile(path_of(path)) as file:
+    with parquet_file(path) as file:
         first = 0
         for number in range(file.num_row_groups):
             found = file.read_row_group(number)

@@ -28,6 +28,7 @@ from dolake.pipeline.quarantine import quarantine_of
 from dolake.pipeline.reading import Wanting
 from dolake.pipeline.rewriting import RewriteJob, Rewritten, rewrite
 from dolake.pipeline.sourcetables import Rebuild, SourceTable, SourceTables
+from dolake.pipeline.store import in_store
 from dolake.pipeline.tasks import Refused, SliceJob, Staged, StateFile, StateJob, write_slice, write_state
 from dolake.positions import Position
 from dolake.tables.layout import CLEARING, DDL_OPERATIONS
@@ -338,7 +339,7 @@ def _lacking(answer: Answer) -> dict[str, Wanting]:
 
 def run_jobs(spark: SparkContext, do: Callable[[Any], Any], jobs: list[Any]) -> Iterator[Any]:
     """Do each job in one of Spark's workers; yields the results in order, and never has more than a few in memory."""
-    size = _ROUNDS * spark.defaultParallelism
+    size, there = _ROUNDS * spark.defaultParallelism, in_store(do)
     for first in range(0, len(jobs), size):
         part = jobs[first : first + size]
-        yield from spark.parallelize(part, len(part)).map(do).collect()
+        yield from spark.parallelize(part, len(part)).map(there).collect()

@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dolake.keyindex.datafiles import Block
 from dolake.keyindex.hashes import Hashes
 from dolake.pipeline.arranging import Arrangement, Piece, arranged
 from dolake.pipeline.cut import Slice
-from dolake.pipeline.files import WriteOptions, ids_before, new_file, shape_of, write_rows
+from dolake.pipeline.files import WriteOptions, ids_before, new_file, read_columns, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold
 from dolake.pipeline.gather import Gathered, gather, in_order
 from dolake.pipeline.lifting import fractions_in
@@ -39,7 +38,6 @@ from dolake.pipeline.reading import (
     without_before,
 )
 from dolake.pipeline.unchanged import Key, read_old_rows
-from dolake.storage.local import path_of
 from dolake.tables.layout import KEY, QUARANTINE_SUFFIX, RESCUED, SOURCE
 from dolake.tables.rules import LakeRules, TableRules
 from dolake.tables.types import Columns
@@ -171,7 +169,7 @@ def write_state(job: StateJob) -> tuple[StateFile, ...]:
     """The state's rows, taken from the changes file that an earlier job wrote."""
     shape = shape_of(job.plan.state_schema)
     names = shape.arrow.names
-    changes = pq.read_table(path_of(job.changes_file), columns=names, partitioning=None)
+    changes = read_columns(job.changes_file, names)
     return _write_state(changes, job.rows, job.plan, job.options.of(job.plan.rules.layout), job.token)
 
 
@@ -245,7 +243,7 @@ class KeysJob:
 def read_keys(job: KeysJob) -> Block:
     """The live rows of a data file, for an index that is made anew."""
     names = [KEY, SOURCE] if job.has_source_in_key else [KEY]
-    columns = pq.read_table(path_of(job.path), columns=names, partitioning=None)
+    columns = read_columns(job.path, names)
     kept = np.ones(columns.num_rows, np.bool_)
     kept[job.deleted] = False
     hashes = hashes_of(columns.filter(pa.array(kept)), has_source_in_key=job.has_source_in_key)

@@ -3,7 +3,7 @@
 From reading.py, where an UPDATE names such columns in `metadata.unchanged`. The value comes from the row before (the
 event's `before`), from an earlier change of the same key, or from the table itself (`OldRows`). Promise: a column is
 filled with the value it had, what was rescued of it included, or the change is reported as one that cannot be written;
-never with null.
+never with null. A name that cannot be a column of the table (`id` beside `ID`) has its value in what is rescued.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
 from dolake.keyindex import KeyIndexView
 from dolake.keyindex.hashes import Hashes
 from dolake.keyindex.runs import NOT_FOUND
-from dolake.pipeline.files import Shape, fitted, no_rows
-from dolake.storage.local import path_of
+from dolake.pipeline.files import Shape, fitted, no_rows, parquet_file
 from dolake.tables.layout import CLEARING, DDL_OPERATIONS, RESCUED
 from dolake.tables.types import column_name
 from dolake.wire.messages import EventMetadata, RawEvent
@@ -40,14 +38,13 @@ _NO_ROW = "columns were not sent because they did not change, and there is no ro
 class Filling:
     """From which row each column is taken that a change did not send. Rows from `table_from` on are the table's own."""
 
-    columns: frozenset[str]
     table_from: int
     table: pa.Table | None = None
     """Rows of the table, one for each key that was looked up."""
     places: dict[Key, int] = field(default_factory=dict)
     """Where the row of a key is: in a change, in the table, or nowhere any more."""
     sources: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By column: the row of a change, and the row that has its value."""
+    """By column, or the name that it would have: the row of a change, and the row that has its value."""
     problems: dict[int, str] = field(default_factory=dict)
     """Changes whose columns nobody knows, with the reason."""
 
@@ -59,10 +56,9 @@ class Filling:
             self.places |= {key: self.table_from + at for at, (key, is_there) in enumerate(found) if is_there}
 
     def take(self, at: int, name: str, row: int) -> None:
-        """A column of this change is as in that row. One that the table does not have is nothing to take."""
-        column = column_name(name)
-        if column in self.columns:
-            self.sources.setdefault(column, {})[at] = self.sources.get(column, {}).get(row, row)
+        """A column of this change is as in that row; or as in the row from which that one has it."""
+        rows = self.sources.setdefault(column_name(name), {})
+        rows[at] = rows.get(row, row)
 
 
 def plan_filling(
@@ -70,14 +66,13 @@ def plan_filling(
     metadata: Mapping[int, EventMetadata],
     sources: Sequence[str] | None,
     olds: Sequence[int],
-    columns: Iterable[str],
     old_rows: OldRows | None,
 ) -> Filling:
     """Go through the changes in order. `olds` are those whose `before` was read, behind all others, in this order.
 
     A change that has a problem has not happened: what comes after it builds on the row before.
     """
-    filling = Filling(frozenset(columns), len(events) + len(olds))
+    filling = Filling(len(events) + len(olds))
     image_of_old = {change: len(events) + at for at, change in enumerate(olds)}
     keys = [
         _keys_of(event, metadata.get(at), "" if sources is None else sources[at]) for at, event in enumerate(events)
@@ -154,7 +149,10 @@ def _taken(filling: Filling, column: pa.Field, columns: pa.RecordBatch) -> pa.Ar
 
 
 def _rescued(filling: Filling, rescued: pa.Array) -> pa.Array:
-    """What did not fit its column when it was sent did not fit it then either: it comes along."""
+    """What did not fit its column when it was sent did not fit it then either: it comes along.
+
+    Names stand in their order, as in rows.py, so that a row has the same text whatever it was read together with.
+    """
     old = [] if filling.table is None else filling.table.column(RESCUED).to_pylist()
     if rescued.null_count == len(rescued) and not any(old):
         return rescued
@@ -164,7 +162,7 @@ def _rescued(filling: Filling, rescued: pa.Array) -> pa.Array:
             kept = _split_row(texts[row]).get(column) if texts[row] else None
             if kept is not None:
                 own = _split_row(texts[at]) if texts[at] else {}
-                texts[at] = msgspec.json.encode(own | {column: kept}).decode()
+                texts[at] = msgspec.json.encode(dict(sorted({**own, column: kept}.items()))).decode()
     return pa.array(texts[: len(rescued)], pa.string())
 
 
@@ -196,7 +194,7 @@ def read_old_rows(
 
 def _rows_at(location: str, positions: NDArray[np.int64], shape: Shape, ids_before: Mapping[bytes, bytes]) -> pa.Table:
     """These rows of a data file, in this order; only the row groups that have some are read."""
-    with pq.ParquetFile(path_of(location)) as file:
+    with parquet_file(location) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         ends = np.cumsum(counts)
         groups = np.searchsorted(ends, positions, side="right")

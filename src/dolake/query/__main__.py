@@ -20,7 +20,8 @@ from typing import BinaryIO
 
 import psutil
 
-from dolake.catalog.sqlite import SqliteStore
+from dolake.catalog.pyiceberg_files import StorageIO
+from dolake.catalog.stores import open_store
 from dolake.errors import DoLakeError
 from dolake.query.answering import Parts
 from dolake.query.engine import Engine
@@ -29,16 +30,22 @@ from dolake.query.lake import LakeFiles, scratch_of
 from dolake.query.link import Figures, Follow, Ready, Report, Sections, Start, decode_word, to_line
 from dolake.query.planning import Planner
 from dolake.query.reader import LakeReader, open_reader
+from dolake.query.rows_link import link_path
+from dolake.query.rows_threads import serve_rows
+from dolake.query.spark_engine import SparkEngine
 from dolake.query.watch import Watch
 from dolake.query.worker import Worker, listening
 from dolake.settings.tables import lake_rules
-from dolake.storage.local import LocalStorage
+from dolake.storage.duck import duck_store
+from dolake.storage.opening import open_storage, place_of
 from dolake.telemetry import start_logging
 
 logger = logging.getLogger("dolake.query")
 
 _FIGURES_EVERY_S = 0.5
 _MEMORY_STEP_BYTES = 4 * 1024 * 1024
+_SWITCH_S = 0.0005
+"""Python's own 5 ms would be most of a look-up's time whenever a statement or the tail is at work in another thread."""
 _OOM_SCORE = 500
 """Where the machine itself runs out of memory, Linux is to end this process and not the server."""
 
@@ -51,6 +58,7 @@ def main() -> None:
     start = decode_word(sys.stdin.buffer.readline())
     assert isinstance(start, Start), "the first word says how to start"
     start_logging(start.log_level, start.log_format)
+    sys.setswitchinterval(_SWITCH_S)
     os.umask(0o077)  # neither the socket nor the scratch is for anybody else
     Path(start.socket).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
@@ -63,6 +71,7 @@ def main() -> None:
         logger.error("query process could not start", extra={"reason": str(error)})
         sys.exit(1)
     reader.start()
+    serve_rows(reader.lookup, link_path(Path(start.socket)))
     asyncio.run(_serve(worker, reader, start.socket, reports))
 
 
@@ -73,6 +82,8 @@ async def _serve(worker: Worker, reader: LakeReader, socket: str, reports: Binar
         worker.follow(settings.query)
         reader.tail.bytes_max = settings.query.tail_max_bytes
         reader.tail.use(lake_rules(settings.lake))
+        reader.lookup.tail.bytes_max = settings.query.tail_max_bytes
+        reader.lookup.rules = lake_rules(settings.lake)
         reader.transaction_wait_max_ms = settings.lake.transaction_wait_max_ms
 
     def listen() -> None:
@@ -95,9 +106,9 @@ def open_parts(home: Path, settings: Sections, watch: Watch) -> tuple[Parts, Lak
     scratch = scratch_of(home)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    warehouse = (home / settings.lake.r2_base_path).resolve()
-    roots = [Path(root).resolve() for root in settings.catalog.location_roots]
-    files = LakeFiles(SqliteStore(home / "catalog.db"), LocalStorage(warehouse, roots))
+    place = place_of(settings.lake, settings.storage, settings.catalog)
+    storage = open_storage(home, settings.lake, place)
+    files = LakeFiles(open_store(home, settings.catalog), storage)
     reader = open_reader(
         home,
         files,
@@ -106,7 +117,18 @@ def open_parts(home: Path, settings: Sections, watch: Watch) -> tuple[Parts, Lak
         tail_max_bytes=settings.query.tail_max_bytes,
         wait_max_ms=settings.lake.transaction_wait_max_ms,
     )
-    return Parts(reader, Engine(settings.query, [warehouse, *roots], scratch, watch), Planner()), reader
+    query = settings.query
+    spark: SparkEngine | None = None
+    if place.is_local:  # in a store Spark would need a way of its own to files that no catalog names
+        spark = SparkEngine(scratch, settings.pipeline, query.spark_memory_bytes, query.spark_idle_ms)
+    folders = _folders(home, settings) if place.is_local else []
+    engine = Engine(query, folders, scratch, watch, duck_store(storage))
+    return Parts(reader, engine, Planner(StorageIO(storage)), spark), reader
+
+
+def _folders(home: Path, settings: Sections) -> list[Path]:
+    """Where DuckDB may read."""
+    return [path.resolve() for path in (home / settings.lake.r2_base_path, *map(Path, settings.catalog.location_roots))]
 
 
 def warm_up(parts: Parts) -> None:
@@ -126,6 +148,7 @@ async def _tell_figures(worker: Worker, reports: BinaryIO) -> None:
         if figures != last:
             _report(reports, figures)
             last = figures
+        worker.let_go()
         await asyncio.sleep(_FIGURES_EVERY_S)
 
 

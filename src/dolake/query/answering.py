@@ -16,16 +16,22 @@ import msgspec
 import pyarrow as pa
 
 from dolake.errors import InvalidSql
+from dolake.identity.grants import EVERYTHING, Grant
+from dolake.pipeline.sql_link import Scan
 from dolake.query.diff import diff_sql, side_of
 from dolake.query.engine import Engine, Params, Running
 from dolake.query.guard import parse
 from dolake.query.job import Job
+from dolake.query.overlay import Overlays
 from dolake.query.partition import conditions_of, narrowed
 from dolake.query.planning import Planner, Table
 from dolake.query.question import CONTENT_TYPES, DiffQuestion, Format, PlanQuestion, Question
 from dolake.query.reader import Asked, Reference, Run, View
 from dolake.query.relation import Relation
 from dolake.query.results import Answer, arrow_pieces, csv_pieces, json_pieces
+from dolake.query.routing import Bound, Route, SparkRunning, answer_by_spark, route
+from dolake.query.spark_engine import SparkEngine, SparkFailed, refuse
+from dolake.query.spark_text import SparkStatement
 from dolake.query.statement import Statement
 from dolake.query.values import json_values
 from dolake.query.watch import Stop
@@ -53,6 +59,8 @@ class Parts:
     reader: Reader
     engine: Engine
     planner: Planner
+    spark: SparkEngine | None = None
+    """None where there is no such process to start: large questions go to DuckDB."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +86,17 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(parts: Parts, question: Question | PlanQuestion, stop: Stop, sql: str) -> Iterator[Opened]:
+def opened(
+    parts: Parts, question: Question | PlanQuestion, stop: Stop, sql: str, grant: Grant = EVERYTHING
+) -> Iterator[Opened]:
     """Read the statement, and open its tables at one moment."""
     statement = parse(sql, question.namespace)
     params = checked_params(statement, question.params)
-    asked = Asked(_moment(question.as_of), question.snapshot_id, question.min_position, _wait_s(stop))
+    asked = Asked(
+        moment_of(question.as_of), question.snapshot_id, question.min_position, wait_s(stop), grant, question.max_age_ms
+    )
     stop.check()
-    with contextlib.closing(parts.reader.open(statement.references, asked, _runner(parts.engine, stop))) as view:
+    with contextlib.closing(parts.reader.open(statement.references, asked, runner(parts.engine, stop))) as view:
         stop.check()
         relations = [view.relation(each) for each in statement.references]
         wanted = conditions_of(relations, question.partition)
@@ -96,34 +108,82 @@ def opened(parts: Parts, question: Question | PlanQuestion, stop: Stop, sql: str
         yield Opened(statement, view, tables, params)
 
 
-def answer(parts: Parts, question: Question, settings: QuerySettings, form: Format, job: Job) -> None:
+def answer(parts: Parts, question: Question, settings: QuerySettings, form: Format, grant: Grant, job: Job) -> None:
     """All of it, up to the last byte."""
-    with opened(parts, question, job.stop, question.sql) as found:
-        arrow = _registered(found.relations)
-        with parts.engine.start(found.sql, found.params, arrow, stop=job.stop) as running:
-            freshness = found.view.freshness() | {"files": parts.planner.files_of(found.tables, found.params)}
+    rows_max = _rows_max(question.limit, settings)
+    with opened(parts, question, job.stop, question.sql, grant) as found:
+        bound = _bound(parts, found)
+        way = route(question.engine, bound, settings, parts.engine, job.stop)
+        with _running(parts, bound, way, question, rows_max, job, found.view.overlays) as (running, way):
+            freshness = found.view.freshness() | {"files": bound.reading.files}
+            freshness |= {"engine": way.engine, "engineReason": way.reason}
             told = Answer(job.id, running.columns, freshness, found.warnings, job.started_s)
             job.tell({"Content-Type": CONTENT_TYPES[form], **_notes(form, freshness)})
-            for piece in _pieces(told, running, form, _rows_max(question.limit, settings)):
+            for piece in _pieces(told, running, form, rows_max):
                 job.give(piece)
 
 
-def plan(parts: Parts, question: PlanQuestion, job: Job) -> None:
+@contextlib.contextmanager
+def _running(
+    parts: Parts, bound: Bound, way: Route, question: Question, rows_max: int, job: Job, overlays: Overlays
+) -> Iterator[tuple[Running | SparkRunning, Route]]:
+    """The question at work, and where it came to be: what Spark has no answer for DuckDB gets after all."""
+    if way.statement is not None:
+        try:
+            by_spark = _by_spark(parts, bound, way.statement, rows_max, job, overlays)
+        except SparkFailed as error:
+            if question.engine == "spark":
+                raise refuse(str(error)) from error
+            way = Route("duckdb", f"large, but Spark did not answer: {error}")
+        else:
+            yield by_spark, way
+            return
+    with parts.engine.start(bound.sql, bound.params, bound.arrow, stop=job.stop) as running:
+        yield running, way
+
+
+def _by_spark(
+    parts: Parts, bound: Bound, statement: SparkStatement, rows_max: int, job: Job, overlays: Overlays
+) -> SparkRunning:
+    if parts.spark is None:
+        raise SparkFailed("there is no Spark for questions here")
+    found = {name: overlays.in_parts(path) for name, path in statement.scans.items()}
+    scans = {name: Scan(str(all_rows.path), str(gone or "")) for name, (all_rows, gone) in found.items()}
+    return answer_by_spark(parts.spark, parts.engine, bound, statement, scans, rows_max, job.stop, job.note_progress)
+
+
+def routed(parts: Parts, question: PlanQuestion, settings: QuerySettings, grant: Grant, job: Job) -> None:
+    """Which engine would answer it, and why; nothing is run but what that takes."""
+    with opened(parts, question, job.stop, question.statement(), grant) as found:
+        tables = [parts.planner.plan_of(each, found.params) for each in found.tables]
+        way = route(question.engine, _bound(parts, found), settings, parts.engine, job.stop)
+        _give_json(job, {"engine": way.engine, "reason": way.reason, "tables": tables, "warnings": found.warnings})
+
+
+def _bound(parts: Parts, found: Opened) -> Bound:
+    reading = parts.planner.reading_of(found.tables, found.params)
+    has_uuids = any(read[0].has_uuids for each in found.tables if (read := each.read()))
+    return Bound(found.sql, found.params, registered(found.relations), reading, has_uuids)
+
+
+def plan(parts: Parts, question: PlanQuestion, grant: Grant, job: Job) -> None:
     """What would be read, and why not more."""
-    with opened(parts, question, job.stop, question.statement()) as found:
+    with opened(parts, question, job.stop, question.statement(), grant) as found:
         tables = [parts.planner.plan_of(each, found.params) for each in found.tables]
         _give_json(job, {"engine": "duckdb", "tables": tables, "sql": found.sql, "warnings": found.warnings})
 
 
-def difference(parts: Parts, question: DiffQuestion, settings: QuerySettings, job: Job) -> None:
+def difference(parts: Parts, question: DiffQuestion, settings: QuerySettings, grant: Grant, job: Job) -> None:
     """Rows added, removed and changed."""
     namespace, table = _table_of(question)
     sides = [side_of(namespace, table, each) for each in (question.from_, question.to)]
-    asked = Asked(min_position=question.min_position, timeout_s=_wait_s(job.stop))
-    with contextlib.closing(parts.reader.open(sides, asked, _runner(parts.engine, job.stop))) as view:
+    asked = Asked(
+        min_position=question.min_position, timeout_s=wait_s(job.stop), grant=grant, max_age_ms=question.max_age_ms
+    )
+    with contextlib.closing(parts.reader.open(sides, asked, runner(parts.engine, job.stop))) as view:
         relations = [view.relation(each) for each in sides]
         view.release()
-        sql, arrow = diff_sql(*relations), _registered(relations)
+        sql, arrow = diff_sql(*relations), registered(relations)
         with parts.engine.start(sql, None, arrow, stop=job.stop) as running:
             if question.format == "lines":
                 job.tell({"Content-Type": "application/x-ndjson"})
@@ -182,7 +242,7 @@ def _give_json(job: Job, value: dict[str, Any]) -> None:
     job.give(_encode(value))
 
 
-def _pieces(told: Answer, running: Running, form: Format, rows_max: int) -> Iterator[bytes]:
+def _pieces(told: Answer, running: Running | SparkRunning, form: Format, rows_max: int) -> Iterator[bytes]:
     batches = told.cut(running.batches(), rows_max)
     match form:
         case "json":
@@ -222,11 +282,12 @@ def checked_params(statement: Statement, params: list[Any] | dict[str, Any] | No
     return {name: params[name] for name in wanted.names}
 
 
-def _registered(relations: Sequence[Relation]) -> dict[str, pa.Table]:
+def registered(relations: Sequence[Relation]) -> dict[str, pa.Table]:
+    """What DuckDB is to know beside files."""
     return {name: table for each in relations for name, table in each.arrow.items()}
 
 
-def _runner(engine: Engine, stop: Stop) -> Run:
+def runner(engine: Engine, stop: Stop) -> Run:
     """For the small questions of our own that come before the user's."""
 
     def run(sql: str) -> list[tuple[Any, ...]]:
@@ -240,11 +301,13 @@ def _runner(engine: Engine, stop: Stop) -> Run:
     return run
 
 
-def _moment(as_of: str | float | None) -> str | int | None:
+def moment_of(as_of: str | float | None) -> str | int | None:
+    """As a question says it."""
     return int(as_of) if isinstance(as_of, float) else as_of
 
 
-def _wait_s(stop: Stop) -> float:
+def wait_s(stop: Stop) -> float:
+    """How long a position is waited for."""
     return _WAIT_MAX_S if stop.timeout_ms is None else min(_WAIT_MAX_S, stop.timeout_ms / 1000)
 
 

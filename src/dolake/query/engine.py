@@ -8,7 +8,6 @@ needs more than its share, ends with an error of ours and leaves the others alon
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import re
 import threading
 import time
@@ -22,10 +21,11 @@ import pyarrow as pa
 from dolake.errors import DoLakeError, ForbiddenSql, InvalidSql, QueryCancelled, QueryOutOfMemory, QueryUnavailable
 from dolake.query.watch import Stop, Watch
 from dolake.settings import QuerySettings
+from dolake.storage.duck import DuckStore, extension_file, quoted
 
 Params = Sequence[Any] | Mapping[str, Any]
 
-# httpfs stays away as long as tables are local: without it DuckDB has no way to any network.
+# httpfs comes only where tables are in a store: without it DuckDB has no way to any network.
 _EXTENSIONS = ("avro", "iceberg")
 _BATCH_ROWS = 2048
 """As many as DuckDB works on at a time: long values make even such a batch large."""
@@ -39,11 +39,17 @@ class Engine:
     """One DuckDB; each query has a connection of its own to it."""
 
     def __init__(
-        self, settings: QuerySettings, directories: Sequence[Path], scratch: Path, watch: Watch | None = None
+        self,
+        settings: QuerySettings,
+        directories: Sequence[Path],
+        scratch: Path,
+        watch: Watch | None = None,
+        store: DuckStore | None = None,
     ) -> None:
         spill = scratch / "spill"
         spill.mkdir(parents=True, exist_ok=True)
-        self._hidden = sorted((str(path) for path in (*directories, scratch)), key=len, reverse=True)
+        places = [*map(str, (*directories, scratch)), *(f"{root}/" for root in (store.roots if store else ()))]
+        self._hidden = sorted((place.rstrip("/") for place in places), key=len, reverse=True)
         self._has_own_watch = watch is None
         self.watch = watch or Watch()
         self._changed = threading.Condition()
@@ -66,13 +72,16 @@ class Engine:
             config["threads"] = settings.threads
         self._database = duckdb.connect(config=config)
         for name in _EXTENSIONS:
-            self._database.execute(f"LOAD {_quoted(_extension_file(name))}")
+            self._database.execute(f"LOAD {quoted(extension_file(name))}")
         # Among the options of a new database this one is shown and not kept to.
         self._database.execute(f"SET GLOBAL max_temp_directory_size = '{settings.spill_max_bytes // 1024}KiB'")
-        self._close_the_doors([*directories, scratch])
+        self._store = store
+        if store:
+            store.open(self._database)
+        self._close_the_doors(places)
 
-    def _close_the_doors(self, directories: Sequence[Path]) -> None:
-        allowed = ", ".join(_quoted(str(path)) for path in directories)
+    def _close_the_doors(self, directories: Sequence[str]) -> None:
+        allowed = ", ".join(map(quoted, directories))
         for statement in (
             "SET GLOBAL TimeZone = 'UTC'",
             "SET GLOBAL parquet_metadata_cache = true",
@@ -104,6 +113,8 @@ class Engine:
     def _start(
         self, sql: str, params: Params, arrow: Mapping[str, pa.Table], stop: Stop, *, is_watched: bool
     ) -> Running:
+        if self._store:
+            self._store.renew(self._database)
         running = Running(self, self._database.cursor(), stop, is_watched=is_watched)
         try:
             running.begin(sql, params, arrow)
@@ -261,16 +272,3 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _extension_file(name: str) -> str:
-    """Where the wheel of this extension was installed: nothing is ever downloaded."""
-    spec = importlib.util.find_spec(f"duckdb_extension_{name}")
-    if spec is None or not spec.submodule_search_locations:
-        hint = f"pip install duckdb-extension-{name}=={duckdb.__version__}"
-        raise QueryUnavailable(f"DuckDB's extension {name} is not installed", hint=hint)
-    return str(Path(spec.submodule_search_locations[0], f"extensions/v{duckdb.__version__}/{name}.duckdb_extension"))
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -101,6 +101,15 @@ FUNCTIONS = words(
     f"{_OPERATORS} {_AGGREGATES} {_WINDOWS} {_NUMBERS} {_TEXTS} {_TIMES} {_JSON} {_NESTED} {_OTHERS}".lower()
 )
 
+AGGREGATES = words(_AGGREGATES.lower())
+"""Those that compute something of many rows."""
+
+GROWING = words(
+    """repeat lpad rpad format printf bar list_resize array_resize levenshtein damerau_levenshtein editdist3 jaccard
+    jaro_similarity jaro_winkler_similarity"""
+)
+"""Those that make much of little, or take time by the square: not for conditions, which are tried on every change."""
+
 TABLE_FUNCTIONS = frozenset(("generate_series", "json_each", "json_tree", "range", "unnest"))
 """Those that can stand behind FROM."""
 

@@ -13,16 +13,17 @@ from functools import lru_cache
 from typing import Any
 
 from dolake.errors import ForbiddenSql, InvalidSql
-from dolake.query.functions import FUNCTIONS, SESSION_NAMES, TABLE_FUNCTIONS, TYPES, words
+from dolake.query.functions import AGGREGATES, FUNCTIONS, GROWING, SESSION_NAMES, TABLE_FUNCTIONS, TYPES, words
 from dolake.query.marking import Marking
 from dolake.query.spelling import Text, spell
 from dolake.query.statement import Filter, ParameterRef, Parameters, Reference, Statement
 from dolake.query.survey import Survey
 from dolake.query.syntax import Node, Unreadable, is_same, parts, read
 
-__all__ = ["Filter", "ParameterRef", "Parameters", "Reference", "Statement", "parse"]
+__all__ = ["Filter", "ParameterRef", "Parameters", "Reference", "Statement", "parse", "parse_condition"]
 
 _KEPT_LENGTH_MAX = 10_000
+_WITH_CONDITION = "SELECT * FROM x WHERE ("
 _ONLY_SELECT = "only a single SELECT can be asked"
 
 _EXPRESSIONS: dict[str, frozenset[str]] = {
@@ -86,6 +87,45 @@ def _parse(sql: str, namespace: str) -> Statement:
 
 
 _kept = lru_cache(maxsize=512)(_parse)
+
+
+@lru_cache(maxsize=4096)
+def parse_condition(condition: str) -> str:
+    """A condition on the columns of one row, as text that can stand behind WHERE and means nothing else there.
+
+    What is checked is a whole statement with the condition in its place: whatever closes the parenthesis, adds a clause
+    or another statement makes a tree that differs from a plain one in more than its condition.
+    """
+    text = spell(condition)
+    if text.parameters.kind != "none":
+        raise InvalidSql("a condition has no parameters", hint="write the values into it")
+    if not text.tokens:
+        raise InvalidSql("the condition is empty", hint="leave it out, or write one such as amount > 100")
+    try:
+        tree, plain = (_only_tree(read(_WITH_CONDITION + each + ")")) for each in (text.sql, "y"))
+        found = tree.pop("where_clause", None)
+        plain.pop("where_clause")
+        if not found or not is_same(tree, plain):
+            raise InvalidSql("this is more than one condition", hint="write what may stand behind WHERE, and no more")
+        _check(found, text)
+        _check_condition(found)
+    except Unreadable as error:
+        raise _refused(error, text) from error
+    except RecursionError as error:
+        raise InvalidSql("the condition is nested too deeply") from error
+    return f"({text.sql})"
+
+
+_NOT_OF_ONE_ROW = AGGREGATES | TABLE_FUNCTIONS | GROWING
+
+
+def _check_condition(tree: Node) -> None:
+    """Only what can be said of one row."""
+    for item in parts(tree):
+        if item.get("class") in ("SUBQUERY", "WINDOW", "STAR", "PARAMETER", "POSITIONAL_REFERENCE"):
+            raise ForbiddenSql(f"{_words(item['class'])} cannot be used in a condition on one row")
+        if item.get("class") == "FUNCTION" and item["function_name"].lower() in _NOT_OF_ONE_ROW:
+            raise ForbiddenSql(f"the function {item['function_name'][:80]} cannot be used in a condition on one row")
 
 
 def _only_tree(trees: list[Node]) -> Node:

@@ -28,11 +28,11 @@ def scan_history(
     base = changes.columns if changes else ()
     snapshot = changes.snapshot if changes else None
     rows, columns = tail.changes(base, cut) if tail and not where else (None, base)
-    own = _own_of(changes, columns)
+    own = own_columns_of(changes, columns)
     parts, arrow, overlays = list[str](), dict[str, pa.Table](), list[Overlay]()
     if changes is not None and snapshot is not None:
         overlays.append(live.plain(changes, snapshot))
-        have = (*base, *_own_of(changes, base))
+        have = (*base, *own_columns_of(changes, base))
         parts.append(
             f"SELECT {selected(have, (*columns, *own))} FROM iceberg_scan({literal(overlays[0].path)})"  # noqa: S608
             + (f" WHERE {where}" if where else "")
@@ -49,7 +49,7 @@ def scan_history(
     return Scan(" UNION ALL ".join(parts), columns, arrow, tuple(overlays), tail_rows, own_names, reads)
 
 
-def _own_of(changes: LakeTable | None, columns: Columns) -> Columns:
+def own_columns_of(changes: LakeTable | None, columns: Columns) -> Columns:
     """DoLake's own columns of a changes table; one that an older release has made may lack some."""
     known = {field["name"] for field in (changes.schema if changes else changes_schema(columns))["fields"]}
     fields = changes_schema(columns)["fields"]

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from dolake.errors import DoLakeError, InvalidInput, QueryCancelled
+from dolake.identity.grants import EVERYTHING, Grant
 from dolake.query.watch import Stop, Watch
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,11 @@ class Job:
     """What the answer says before its first piece."""
     abort: Callable[[], None] = lambda: None
     """Cuts off an answer that is being sent."""
+    owner: str = EVERYTHING.id
+    """Whose token it was asked with."""
     state: State = "queued"
+    progress: tuple[int, int] | None = None
+    """Of one that Spark is at: tasks that are done, of those that are known."""
     started_s: float = field(default_factory=time.monotonic)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _pieces: deque[bytes | Failure | _End] = field(default_factory=deque)
@@ -73,7 +78,15 @@ class Job:
             "startedAt": self._started_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "elapsedMs": round(1000 * (time.monotonic() - self.started_s)),
             "state": self.state,
+            **({"progress": dict(zip(("done", "total"), self.progress, strict=True))} if self.progress else {}),
         }
+
+    def belongs_to(self, grant: Grant) -> bool:
+        """Whether this one may see and end it: who asked it, or who runs the lake."""
+        return grant.is_administrator or grant.id == self.owner
+
+    def note_progress(self, done: int, total: int) -> None:
+        self.progress = done, total
 
     def cancel(self, why: str = "the query was cancelled") -> None:
         self.stop.ask(QueryCancelled(why))

@@ -49,6 +49,11 @@ class LakeTable:
         return tuple(field["name"] for field in self.schema["fields"])
 
     @property
+    def has_uuids(self) -> bool:
+        """Whether a column, or a part of one, is a uuid."""
+        return _names_uuid(self.schema)
+
+    @property
     def is_ours(self) -> bool:
         """Whether the pipeline writes it: a state, or changes."""
         return self.is_managed and OURS in self.metadata.get("properties", {})
@@ -78,6 +83,17 @@ class LakeTable:
         return max(made, key=lambda each: int(each.get("sequence-number", 0)), default=None)
 
 
+def _names_uuid(type_: Any) -> bool:
+    match type_:
+        case dict():
+            kinds = (type_.get(key) for key in ("type", "element", "key", "value", "fields"))
+            return any(_names_uuid(each) for each in kinds)
+        case list():
+            return any(map(_names_uuid, type_))
+        case _:
+            return bool(type_ == "uuid")
+
+
 def position_of(snapshot: Json) -> Position:
     """How far the journal is in this snapshot."""
     return int((snapshot.get("summary") or {}).get(PUBLISHED_TO, 0))
@@ -99,7 +115,7 @@ class LakeFiles:
     """Reads the catalog; many threads may."""
 
     def __init__(self, store: CatalogStore, storage: Storage) -> None:
-        self._store, self._documents = store, Documents(storage)
+        self.storage, self._store, self._documents = storage, store, Documents(storage)
 
     def published(self) -> Position:
         return self._store.published().position

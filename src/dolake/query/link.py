@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from dolake.settings import CatalogSettings, DoLakeConfig, QuerySettings, Settings
+from dolake.settings import CatalogSettings, DoLakeConfig, PipelineSettings, QuerySettings, Settings, StorageSettings
 
 
 class Sections(Struct, frozen=True):
@@ -20,10 +20,12 @@ class Sections(Struct, frozen=True):
     query: QuerySettings
     lake: DoLakeConfig
     catalog: CatalogSettings
+    pipeline: PipelineSettings = PipelineSettings()
+    storage: StorageSettings = StorageSettings()
 
     @classmethod
     def of(cls, settings: Settings) -> Sections:
-        return cls(settings.query, settings.lake, settings.catalog)
+        return cls(settings.query, settings.lake, settings.catalog, settings.pipeline, settings.storage)
 
 
 class Start(Struct, frozen=True, tag="start"):

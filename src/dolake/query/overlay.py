@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import (
     DataFile,
@@ -50,17 +51,29 @@ class Overlay:
     """A metadata file; it is there for as long as somebody holds this."""
 
     path: Path
+    made_of: tuple[Json, Json, Path] | None = None
+    """Table, snapshot and file of the rows that are left out, where some are."""
 
 
 class Overlays:
     """Writes them into one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lake: FileIO | None = None) -> None:
         self._folder = folder
         self._numbers = itertools.count(1)
         self._io = PyArrowFileIO()
+        self._lake = lake or self._io
         self._lists: dict[str, list[ManifestFile]] = {}
         self._schemas: dict[tuple[str, int], Schema] = {}
+        self._known: weakref.WeakValueDictionary[str, Overlay] = weakref.WeakValueDictionary()
+
+    def in_parts(self, path: str) -> tuple[Overlay, Path | None]:
+        """The snapshot with all rows, and the file of those to leave out: Java wants deletes to be of a partition."""
+        overlay = self._known[path]
+        if overlay.made_of is None:
+            return overlay, None
+        metadata, snapshot, deletes = overlay.made_of
+        return self.plain(metadata, snapshot), deletes
 
     def plain(self, metadata: Json, snapshot: Json) -> Overlay:
         """A table as of one of its snapshots."""
@@ -76,16 +89,16 @@ class Overlays:
         sequence = int(snapshot["sequence-number"]) + 1
         with write_manifest_list(_FORMAT, self._io.new_output(str(manifests)), _ID, None, sequence, "null") as writer:
             writer.add_manifests([*known, entry])
-        return self._write(
-            metadata, snapshot | {"sequence-number": sequence}, str(manifests), [deletes, manifest, manifests]
-        )
+        later = snapshot | {"sequence-number": sequence}
+        made_of = metadata, snapshot, deletes
+        return self._write(metadata, later, str(manifests), [deletes, manifest, manifests], made_of)
 
     def _manifests_of(self, location: str) -> list[ManifestFile]:
         """Asked again and again between two publishes."""
         if location not in self._lists:
             while len(self._lists) >= _LISTS_MAX:
                 del self._lists[next(iter(self._lists))]
-            self._lists[location] = list(read_manifest_list(self._io.new_input(location)))
+            self._lists[location] = list(read_manifest_list(self._lake.new_input(location)))
         return self._lists[location]
 
     def _schema_of(self, metadata: Json) -> Schema:
@@ -98,7 +111,14 @@ class Overlays:
             self._schemas[key] = Schema.model_validate(found)
         return self._schemas[key]
 
-    def _write(self, metadata: Json, snapshot: Json, manifest_list: str, others: list[Path]) -> Overlay:
+    def _write(
+        self,
+        metadata: Json,
+        snapshot: Json,
+        manifest_list: str,
+        others: list[Path],
+        made_of: tuple[Json, Json, Path] | None = None,
+    ) -> Overlay:
         path = self._folder / f"{next(self._numbers)}.metadata.json"
         own = snapshot | {"snapshot-id": _ID, "manifest-list": manifest_list, "summary": {"operation": "append"}}
         own.pop("parent-snapshot-id", None)
@@ -114,7 +134,7 @@ class Overlays:
             "partition-statistics": [],
         }
         path.write_bytes(msgspec.json.encode(shown))
-        overlay = Overlay(path)
+        overlay = self._known[str(path)] = Overlay(path, made_of)
         weakref.finalize(overlay, _remove, [path, *others])
         return overlay
 

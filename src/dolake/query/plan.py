@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile, read_manifest_list
 from pyiceberg.schema import Schema
@@ -55,14 +56,22 @@ class PlannedFile:
 class Manifests:
     """The data files of snapshots. Manifests never change, so each is read once."""
 
-    def __init__(self) -> None:
-        self._io = PyArrowFileIO()
+    def __init__(self, io: FileIO | None = None) -> None:
+        self._io = io or PyArrowFileIO()
         self._known: OrderedDict[str, list[DataFile]] = OrderedDict()
         self._lock = threading.Lock()
 
     def files(self, snapshot: Json) -> Iterator[DataFile]:
         for manifest in read_manifest_list(self._io.new_input(snapshot["manifest-list"])):
             yield from self._files_of(manifest)
+
+    def paths(self, snapshot: Json) -> Iterator[str]:
+        """Every file that a reader of this snapshot opens."""
+        yield snapshot["manifest-list"]
+        for manifest in read_manifest_list(self._io.new_input(snapshot["manifest-list"])):
+            yield manifest.manifest_path
+            for entry in manifest.fetch_manifest_entry(self._io, discard_deleted=True):
+                yield entry.data_file.file_path
 
     def _files_of(self, manifest: ManifestFile) -> list[DataFile]:
         path = manifest.manifest_path

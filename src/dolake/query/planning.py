@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
 from dolake.catalog.base import Name
@@ -46,11 +47,24 @@ class Table:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How many files a question opens and how many it need not, and how large those are that it opens."""
+
+    read: int
+    pruned: int
+    byte_count: int
+
+    @property
+    def files(self) -> dict[str, int]:
+        return {"read": self.read, "pruned": self.pruned}
+
+
 class _KeptManifests(Manifests):
     """The files of the last snapshots, which never change: reading their list takes longer than many a query."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, io: FileIO | None = None) -> None:
+        super().__init__(io)
         self._kept: OrderedDict[str, list[DataFile]] = OrderedDict()
         self._keeping = threading.Lock()
 
@@ -70,14 +84,14 @@ class _KeptManifests(Manifests):
 class Planner:
     """Counts files, for the plan and for answers."""
 
-    def __init__(self) -> None:
-        self._manifests = _KeptManifests()
+    def __init__(self, io: FileIO | None = None) -> None:
+        self._manifests = _KeptManifests(io)
 
-    def files_of(self, tables: Iterable[Table], params: Params) -> dict[str, int]:
-        """How many files were read and pruned, over all tables."""
+    def reading_of(self, tables: Iterable[Table], params: Params) -> Reading:
+        """What is read of all tables."""
         files = [file for each in tables for file in self._planned(each, params)]
-        pruned = sum(file.reason is not None for file in files)
-        return {"read": len(files) - pruned, "pruned": pruned}
+        kept = [file for file in files if file.reason is None]
+        return Reading(len(kept), len(files) - len(kept), _bytes_of(kept))
 
     def plan_of(self, table: Table, params: Params) -> dict[str, Any]:
         """One table of a plan."""

@@ -16,6 +16,8 @@ from dolake.positions import Position
 from dolake.query.sqltext import quoted
 
 Format = Literal["json", "csv", "arrow"]
+Wish = Literal["auto", "duckdb", "spark"]
+"""Which engine is to answer."""
 CONTENT_TYPES: dict[Format, str] = {
     "json": "application/json",
     "csv": "text/csv; charset=utf-8",
@@ -28,6 +30,7 @@ class _Body(Struct, frozen=True, rename="camel", kw_only=True):
 
     namespace: str = "default"
     min_position: Position | None = None
+    max_age_ms: int | None = None
     timeout_ms: int | None = None
     limit: int | None = None
 
@@ -41,6 +44,7 @@ class Question(_Body, frozen=True, rename="camel", kw_only=True):
     snapshot_id: int | str | None = None
     partition: dict[str, Any] | None = None
     format: Format | None = None
+    engine: Wish = "auto"
 
 
 class TableName(Struct, frozen=True, rename="camel", kw_only=True):
@@ -61,6 +65,7 @@ class PlanQuestion(_Body, frozen=True, rename="camel", kw_only=True):
     table: TableName | str | None = None
     columns: list[str] | None = None
     where: str | None = None
+    engine: Wish = "auto"
 
     def statement(self) -> str:
         """The SQL that it means. What stands in `where` is read by the guard like any other."""
@@ -101,6 +106,8 @@ def read_body(raw: bytes, kind: type[Body]) -> Body:
         raise InvalidInput(f"the body cannot be read: {error}", hint="docs/reference/http.md has its fields") from None
     if body.limit is not None and body.limit < 0:
         raise InvalidInput(f"limit is {body.limit}", hint="say how many rows there may be, or leave it out")
+    if body.max_age_ms is not None and body.max_age_ms < 0:
+        raise InvalidInput(f"maxAgeMs is {body.max_age_ms}", hint="say how old the answer may be, or leave it out")
     if body.timeout_ms is not None and body.timeout_ms <= 0:
         raise InvalidInput(f"timeoutMs is {body.timeout_ms}", hint="say how long it may take, or leave it out")
     return body

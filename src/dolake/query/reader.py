@@ -16,15 +16,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dolake.catalog.base import Name
-from dolake.errors import InvalidInput, NoSuchMoment, NoSuchSnapshot, NotFound, Unavailable, UnknownTable
+from dolake.catalog.pyiceberg_files import StorageIO
+from dolake.catalog.tenants import check_paths, check_places
+from dolake.errors import InvalidInput, NoSuchMoment, NoSuchSnapshot, NotFound, TooStale, Unavailable
+from dolake.identity.grants import EVERYTHING, Grant
 from dolake.positions import Position
 from dolake.query.history import scan_history
+from dolake.query.key_tail import KeyTail
 from dolake.query.lake import Json, LakeFiles, LakeMoment, LakeTable, position_of
 from dolake.query.live import LiveTables, Scan
-from dolake.query.overlay import Overlays
+from dolake.query.lookup import Lookup
+from dolake.query.overlay import Overlay, Overlays
 from dolake.query.past import Past
 from dolake.query.plan import Condition, Manifests, PlannedFile, planned
 from dolake.query.relation import Relation
+from dolake.query.rows_question import unknown_table
 from dolake.query.sqltext import iso, literal, names, quoted
 from dolake.query.table_tail import Cut, TableTail
 from dolake.query.tail import Tail
@@ -37,7 +43,7 @@ from dolake.tables.types import OUR_NAMES, source_name
 
 _TRIES = 5
 _TRY_AGAIN_S = 0.02
-_FOLLOW_S = 0.02
+_FOLLOW_S, _FOLLOW_IDLE_S = 0.02, 0.2
 _STATE_NAMES = frozenset((KEY, RESCUED))
 CHANGE_NAMES = frozenset(OUR_NAMES) - _STATE_NAMES
 """Who names one of these asks for every version of a row."""
@@ -69,15 +75,20 @@ class Asked:
     snapshot_id: int | str | None = None
     min_position: Position | None = None
     timeout_s: float = 10.0
+    grant: Grant = EVERYTHING
+    max_age_ms: int | None = None
+    """How long a change may have been durable that the answer does not have."""
 
 
 class LakeReader:
     """Follows the journal and opens views. Any thread may ask."""
 
-    def __init__(self, files: LakeFiles, tail: Tail, live: LiveTables, *, transaction_wait_max_ms: int) -> None:
-        self._files, self.tail, self.live = files, tail, live
+    def __init__(
+        self, files: LakeFiles, tail: Tail, live: LiveTables, lookup: Lookup, *, transaction_wait_max_ms: int
+    ) -> None:
+        self._files, self.tail, self.live, self.lookup = files, tail, live, lookup
         self.transaction_wait_max_ms = transaction_wait_max_ms
-        self.manifests = Manifests()
+        self.manifests = Manifests(StorageIO(files.storage))
         self._is_over = threading.Event()
         self._follower: threading.Thread | None = None
 
@@ -90,11 +101,32 @@ class LakeReader:
         self._is_over.set()
         if self._follower:
             self._follower.join()
+        self.lookup.close()
         self.tail.close()
         self._files.close()
 
     def open(self, references: Sequence[Reference], asked: Asked, run: Run) -> View:
-        """The tables that these name, at one moment."""
+        """The tables that these name, at one moment that is as fresh as was asked for."""
+        if asked.max_age_ms is not None and (asked.as_of is not None or asked.snapshot_id is not None):
+            raise InvalidInput("maxAgeMs is for questions about now", hint="leave it out, or asOf and snapshotId")
+        give_up_at = time.monotonic() + asked.timeout_s
+        while True:
+            view = self._open(references, asked, run)
+            age_ms = 0 if asked.max_age_ms is None else view.held_ms()
+            if asked.max_age_ms is None or age_ms <= asked.max_age_ms:
+                return view
+            view.close()
+            if time.monotonic() > give_up_at:
+                raise TooStale(
+                    f"a transaction that is {age_ms} ms old is not whole, and {asked.max_age_ms} ms were asked for",
+                    hint="ask again, or for less; lake.transaction_wait_max_ms ends the wait for a transaction",
+                )
+            time.sleep(_TRY_AGAIN_S)
+
+    def _open(self, references: Sequence[Reference], asked: Asked, run: Run) -> View:
+        for each in references:  # before anything is looked at: what is not seen takes as long as what is not there
+            if not asked.grant.sees(tuple(each.namespace.split("."))):
+                raise unknown_table(Name(tuple(each.namespace.split(".")), each.table))
         self._wait_for(asked)
         wanted = [name for each in references for name in _names_of(each)]
         for attempt in range(_TRIES):
@@ -115,6 +147,11 @@ class LakeReader:
             time.sleep(_TRY_AGAIN_S)
         raise Unavailable("the lake is published faster than it can be looked at", hint="ask again")
 
+    def check_files(self, table: LakeTable, snapshot: Json, grant: Grant) -> None:
+        """Refuse a table of somebody's own whose files are not all his."""
+        check_places(self._files.storage, grant, {"location": table.metadata["location"]})
+        check_paths(self._files.storage, grant, self.manifests.paths(snapshot))
+
     def _wait_for(self, asked: Asked) -> None:
         """Until the position that the asker has seen is durable; it is at once, unless he asks the wrong lake."""
         give_up_at = time.monotonic() + asked.timeout_s
@@ -128,10 +165,17 @@ class LakeReader:
             time.sleep(_TRY_AGAIN_S)
 
     def _follow(self) -> None:
-        while not self._is_over.wait(_FOLLOW_S):
+        rests_at: Position | None = None
+        while not self._is_over.wait(_FOLLOW_S if rests_at is None else _FOLLOW_IDLE_S):
             try:
-                self.tail.follow(self._files.published(), self.tail.durable())
+                if (durable := self.tail.durable()) == rests_at:
+                    continue  # all of it was published: an idle lake costs no look at the catalog
+                rests_at = None
+                published = self._files.published()
+                self.lookup.follow(published)
+                self.tail.follow(published, durable)
                 self.tail.prepare()
+                rests_at = durable if published >= durable else None
             except (NotFound, Unavailable, OSError):
                 self._is_over.wait(1.0)  # who asks gets to know
 
@@ -171,12 +215,9 @@ class View:
         with self.reader.tail.lock:
             if plain.endswith(QUARANTINE_SUFFIX):
                 self._sort_out(name_of_state, plain)
-            tail = self.reader.tail.table(plain)
-            self.reader.live.give_rows(tail, state)
-            if tail is not None:
-                tail.can_rebuild = partial(self._can_rebuild, state, changes, self.reader.tail.rebuild_rows_max(plain))
+            tail = self._prepared(plain, state, changes)
             if state is None and tail is None:
-                raise self._unknown(name)
+                raise unknown_table(name)
             snapshot_id = self._snapshot_id(reference, state if not is_changes else changes)
             named = self._named(reference, state, tail)
             if snapshot_id is not None:
@@ -188,6 +229,17 @@ class View:
             if is_changes or self._means_history(named):
                 return self._history(name, changes, plain, reference, shows_all=is_changes)
             return self._state(name, state, changes, plain, reference)
+
+    def tail_of(self, name: Name) -> TableTail | None:
+        """The tail of a table, ready to be read; under the tail's lock."""
+        return self._prepared(plain_table_name(str(name)), *self.moment.state_and_changes(name))
+
+    def _prepared(self, plain: str, state: LakeTable | None, changes: LakeTable | None) -> TableTail | None:
+        tail = self.reader.tail.table(plain)
+        self.reader.live.give_rows(tail, state)
+        if tail is not None:
+            tail.can_rebuild = partial(self._can_rebuild, state, changes, self.reader.tail.rebuild_rows_max(plain))
+        return tail
 
     def _can_rebuild(self, state: LakeTable | None, changes: LakeTable | None, rows_max: int, column: str) -> bool:
         """Whether the pipeline will make whole numbers fractions, by what it looks at: size, use, and exactness."""
@@ -235,12 +287,25 @@ class View:
         return {
             "position": self.position if self._shown is None else self._shown,
             "ageMs": max(0, now_ms - self._shown_ms) if self._shown_ms is not None else self._held_ms(now_ms),
-            "sources": {source: {"sequence": each} for source, each in self.reader.tail.reached().items()},
+            "sources": {
+                source: {"sequence": each}
+                for source, each in self.reader.tail.reached().items()
+                if self.asked.grant.knows_source(source)
+            },
             "snapshots": {name: None if id_ is None else str(id_) for name, id_ in self._snapshots.items()},
             "engine": "duckdb",
             "asOf": iso(self._shown_ms) if self._shown_ms is not None else None,
             "tailRows": sum(scan.tail_rows for scan in self._scans),
         }
+
+    def hold(self, overlay: Overlay) -> None:
+        """Until this is closed."""
+        self._scans.append(Scan("", (), {}, (overlay,)))
+
+    @property
+    def overlays(self) -> Overlays:
+        """Who makes the metadata files of its relations."""
+        return self.reader.live.overlays
 
     def release(self) -> None:
         """All relations are made, and have what they need of the tail."""
@@ -310,6 +375,8 @@ class View:
             empty = ", ".join(f"NULL AS {quoted(each)}" for each in table.names)
             sql = f"SELECT {columns} FROM (SELECT {empty}) WHERE false"  # noqa: S608
             return Relation(str(table.name), sql, table.names)
+        if not self.asked.grant.is_lake_wide:  # what its owner entered as his files must be his
+            self.reader.check_files(table, snapshot, self.asked.grant)
         overlay = self.reader.live.overlays.plain(table.metadata, snapshot)
         self._scans.append(Scan("", (), {}, (overlay,), reads=((table, snapshot),)))
         self._snapshots[str(table.name)] = snapshot["snapshot-id"]
@@ -450,14 +517,15 @@ class View:
         tail = self.reader.tail.table(plain)
         return tail.first_ms() if tail else None
 
+    def held_ms(self) -> int:
+        """How old the answer is: how long what it leaves out has been durable."""
+        return self._held_ms(time.time_ns() // 1_000_000)
+
     def _held_ms(self, now_ms: int) -> int:
         """How long the oldest transaction waits that is left out; 0 where the answer has all that is durable."""
         held = self.cut.held
         since = [self.reader.tail.time_of(start + 1) for _, start in held]
         return max((now_ms - each for each in since if each is not None), default=0)
-
-    def _unknown(self, name: Name) -> UnknownTable:
-        return UnknownTable(f"there is no table {name}", hint="GET /v1/tables lists them")
 
 
 def open_reader(
@@ -468,9 +536,12 @@ def open_reader(
     scratch.mkdir(parents=True, exist_ok=True)
     for left in scratch.iterdir():
         left.unlink()
-    live = LiveTables(home / "keyindex", Overlays(scratch), has_source_in_key=has_source_in_key)
+    overlays = Overlays(scratch, StorageIO(files.storage))
+    live = LiveTables(home / "keyindex", overlays, has_source_in_key=has_source_in_key)
     tail = Tail(home / "journal", has_source_in_key=has_source_in_key, bytes_max=tail_max_bytes, rules=rules)
-    return LakeReader(files, tail, live, transaction_wait_max_ms=wait_max_ms)
+    keys = KeyTail(home / "journal", has_source_in_key=has_source_in_key, bytes_max=tail_max_bytes)
+    lookup = Lookup(files, keys, home / "keyindex", rules, has_source_in_key=has_source_in_key)
+    return LakeReader(files, tail, live, lookup, transaction_wait_max_ms=wait_max_ms)
 
 
 def parse_moment(as_of: str | int | float) -> int:

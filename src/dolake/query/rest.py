@@ -29,13 +29,18 @@ from dolake.errors import (
     QueryTimeout,
     QueryUnavailable,
     TooManyQueries,
+    Unauthorized,
     Unavailable,
 )
+from dolake.identity.grants import to_header
+from dolake.identity.request import grant_of
 from dolake.query.question import CONTENT_TYPES, Format
 
 logger = logging.getLogger(__name__)
 
 QUERY_ID = "X-DoLake-Query-Id"
+GRANT_HEADER = "X-DoLake-Grant"
+"""What the asker may see: from the server to the query process, and from nobody else."""
 BODY_MAX_BYTES = 1024 * 1024
 RETRY_AFTER_S = "1"
 _OURS = "X-DoLake-"
@@ -53,6 +58,12 @@ class Process(Protocol):
     def count(self, outcome: str, seconds: float) -> None:
         """A question has been answered, or not."""
 
+    async def look_up(self, question: bytes) -> tuple[int, bytes]:
+        """Rows by key: status and body. Raises QueryUnavailable."""
+
+    def count_lookup(self, outcome: str, seconds: float) -> None:
+        """A look-up has been answered, or not."""
+
 
 PROCESS: web.AppKey[Callable[[], Process]] = web.AppKey("query_process")
 
@@ -67,6 +78,11 @@ async def plan_query(request: web.Request) -> web.StreamResponse:
     return await _ask(request, "/plan")
 
 
+async def route_query(request: web.Request) -> web.StreamResponse:
+    """Which engine would answer a SELECT, and why; with the files and partitions that it would read."""
+    return await _ask(request, "/route")
+
+
 async def diff(request: web.Request) -> web.StreamResponse:
     """Rows of a table that came, went or changed between two moments."""
     return await _ask(request, "/diff")
@@ -75,14 +91,14 @@ async def diff(request: web.Request) -> web.StreamResponse:
 async def list_queries(request: web.Request) -> web.StreamResponse:
     """The queries that run or wait."""
     try:
-        return await _pass_on(request, "GET", "/queries", b"")
+        return await pass_on(request, "GET", "/queries", b"")
     except Conflict:  # where queries are off, none runs
         return web.Response(body=b'{"queries":[]}', content_type="application/json")
 
 
 async def cancel_query(request: web.Request) -> web.StreamResponse:
     """End a query; who waits for its answer is told."""
-    return await _pass_on(request, "DELETE", f"/query/{request.match_info['query']}", b"")
+    return await pass_on(request, "DELETE", f"/query/{request.match_info['query']}", b"")
 
 
 async def _ask(request: web.Request, path: str) -> web.StreamResponse:
@@ -90,8 +106,8 @@ async def _ask(request: web.Request, path: str) -> web.StreamResponse:
     body = await request.read()
     process, began, outcome = request.app[PROCESS](), time.monotonic(), "client_left"
     try:
-        response = await _pass_on(request, "POST", path, body)
-        outcome = response[_OUTCOME]
+        response = await pass_on(request, "POST", path, body)
+        outcome = response[OUTCOME]
     except DoLakeError as error:
         outcome = error.code
         raise
@@ -100,11 +116,13 @@ async def _ask(request: web.Request, path: str) -> web.StreamResponse:
     return response
 
 
-_OUTCOME = web.ResponseKey("outcome", str)
+OUTCOME = web.ResponseKey("outcome", str)
 
 
-async def _pass_on(request: web.Request, method: str, path: str, body: bytes) -> web.StreamResponse:
+async def pass_on(request: web.Request, method: str, path: str, body: bytes) -> web.StreamResponse:
+    """Ask the query process, and give back what it says."""
     headers = {name: request.headers[name] for name in _TOLD if name in request.headers}
+    headers[GRANT_HEADER] = to_header(grant_of(request))
     try:
         async with (
             request.app[PROCESS]().asking() as session,
@@ -155,10 +173,10 @@ async def _returned(request: web.Request, upstream: aiohttp.ClientResponse) -> w
     if upstream.content_length is not None and upstream.content_length <= _SHORT_MAX_BYTES:
         whole = await upstream.read()
         short = web.Response(status=upstream.status, body=whole, headers=passed)
-        short[_OUTCOME] = "ok" if upstream.status < 400 else _type_in(whole)
+        short[OUTCOME] = outcome_of(upstream.status, whole)
         return short
     response = web.StreamResponse(status=upstream.status, headers=passed)
-    response[_OUTCOME] = "ok"
+    response[OUTCOME] = "ok"
     await response.prepare(request)
     try:
         async for piece in upstream.content.iter_any():
@@ -168,13 +186,16 @@ async def _returned(request: web.Request, upstream: aiohttp.ClientResponse) -> w
             raise QueryCancelled("the client left") from None
         # The status is gone already: an answer that ends too early must not look like a whole one.
         logger.warning("answer cut off", extra={"reason": str(error)})
-        response[_OUTCOME] = "cut_off"
+        response[OUTCOME] = "cut_off"
         if request.transport:
             request.transport.abort()
     return response
 
 
-def _type_in(body: bytes) -> str:
+def outcome_of(status: int, body: bytes) -> str:
+    """How a question ended, for the metrics."""
+    if status < 400:
+        return "ok"
     try:
         return str(msgspec.json.decode(body)["error"]["type"])
     except (msgspec.DecodeError, KeyError, TypeError):
@@ -189,6 +210,7 @@ _STATUSES: dict[type[DoLakeError], int] = {
     QueryTimeout: 504,
     QueryOutOfMemory: 507,
     InvalidInput: 400,
+    Unauthorized: 401,
     Forbidden: 403,
     NotFound: 404,
     Conflict: 409,
@@ -223,6 +245,7 @@ def format_for(accept: str) -> Format:
 ROUTES = [
     ("POST", "/v1/query", query),
     ("POST", "/v1/query/plan", plan_query),
+    ("POST", "/v1/query/route", route_query),
     ("POST", "/v1/diff", diff),
     ("GET", "/v1/queries", list_queries),
     ("DELETE", "/v1/query/{query}", cancel_query),

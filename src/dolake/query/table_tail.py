@@ -150,9 +150,15 @@ class TableTail:
         """Every change in this part, as rows of the changes table, and the table's columns with those that are new."""
         self._asked_s = time.monotonic()
         columns = self._read(base)
-        parts = [chunk.rows.filter(pa.array(_is_shown(chunk, cut))) for chunk in self._chunks]
+        near = [chunk for chunk in self._chunks if chunk.positions[-1] >= cut.start and chunk.positions[0] < cut.end]
+        parts = [chunk.rows.filter(pa.array(_is_shown(chunk, cut))) for chunk in near]
         empty = no_rows(_shape(columns).arrow)
         return pa.concat_tables([empty, *parts]), columns
+
+    def builds_on_rows(self, before: Position) -> bool:
+        """Whether a change ahead of this position leaves out columns: its row can only be told at its own time."""
+        held = [*(chunk.raw for chunk in self._chunks if chunk.positions[0] < before), self._pending]
+        return any(has_unchanged(each.events) for each in held)
 
     def first_ms(self) -> int | None:
         """When the first of its changes became durable."""
@@ -337,6 +343,11 @@ def _is_shown(chunk: _Chunk, cut: Cut) -> NDArray[np.bool_]:
 
 def _names(columns: Columns) -> frozenset[str]:
     return frozenset(each.name for each in columns if isinstance(each.type, str))
+
+
+def no_changes(columns: Columns) -> pa.Table:
+    """No row of a changes table with these columns."""
+    return no_rows(_shape(columns).arrow)
 
 
 @lru_cache(maxsize=256)

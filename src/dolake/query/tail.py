@@ -26,7 +26,7 @@ from dolake.query.table_tail import Cut, TableTail
 from dolake.query.transactions import Transactions
 from dolake.tables.names import plain_table_name
 from dolake.tables.rules import LakeRules
-from dolake.wire.messages import decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
 
 _USUAL = LakeRules()
 
@@ -71,6 +71,11 @@ class Tail:
 
     def rebuild_rows_max(self, table: str) -> int:
         return self._rules.of(table).rebuild_rows_max
+
+    @property
+    def start(self) -> Position:
+        """From here on every change is in memory."""
+        return self._start
 
     def durable(self) -> Position:
         return self._reader.durable()

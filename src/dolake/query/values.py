@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_EXACT_MAX = 2**53
+EXACT_MAX = 2**53
 """Up to here every program that reads JSON has the same integer."""
 _NO_TIME = -(2**63)
 """What numpy takes for a missing moment."""
@@ -77,9 +77,9 @@ def _integers(array: pa.Array) -> list[Any]:
     """64 bits: as numbers where they fit."""
     values = list(array.to_pylist())
     bounds = pc.min_max(array).as_py()
-    if bounds["min"] is None or (bounds["min"] >= -_EXACT_MAX and bounds["max"] <= _EXACT_MAX):
+    if bounds["min"] is None or (bounds["min"] >= -EXACT_MAX and bounds["max"] <= EXACT_MAX):
         return values
-    return [value if value is None or abs(value) <= _EXACT_MAX else str(value) for value in values]
+    return [value if value is None or abs(value) <= EXACT_MAX else str(value) for value in values]
 
 
 def _floats(array: pa.Array) -> list[Any]:

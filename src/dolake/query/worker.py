@@ -21,11 +21,17 @@ import msgspec
 from aiohttp import web
 
 from dolake.errors import Conflict, DoLakeError, NotFound, QueryUnavailable
+from dolake.identity.grants import EVERYTHING, Grant, from_header
 from dolake.query import answering
+from dolake.query.announcing import decode_check_wanted, decode_pages_wanted
 from dolake.query.answering import Parts
+from dolake.query.changes import Changes
 from dolake.query.job import Job, Work
 from dolake.query.question import DiffQuestion, PlanQuestion, Question, read_body
-from dolake.query.rest import BODY_MAX_BYTES, QUERY_ID, error_response, format_for
+from dolake.query.reader import LakeReader
+from dolake.query.rest import BODY_MAX_BYTES, GRANT_HEADER, QUERY_ID, error_response, format_for
+from dolake.query.rows_question import read_question
+from dolake.query.rows_sql import find_rows
 from dolake.query.slots import Slots
 from dolake.query.watch import Stop, Watch
 from dolake.settings import QuerySettings
@@ -35,6 +41,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 EXIT_STUCK, EXIT_BROKEN, EXIT_FULL = 3, 4, 5
 _THREADS_MAX = 1_000
+_PAST_THREADS = 2
 _LAST_WORDS_S = 0.5
 _MEMORY_BESIDE_BYTES = 512 * 1024 * 1024
 """What Python, Arrow and pieces of answers take beside DuckDB and the tail; also how far DuckDB overshoots."""
@@ -53,6 +60,9 @@ class Worker:
         self._leave = leave
         self._is_leaving = threading.Event()
         self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="query")
+        self._changes: Changes | None = None
+        self._live_thread = ThreadPoolExecutor(1, thread_name_prefix="live")
+        self._past_threads = ThreadPoolExecutor(_PAST_THREADS, thread_name_prefix="past")
 
     def follow(self, settings: QuerySettings) -> None:
         """What can change at once does."""
@@ -64,7 +74,11 @@ class Worker:
         app = web.Application(middlewares=[_errors_as_json], client_max_size=BODY_MAX_BYTES)
         app.router.add_post("/query", self.query)
         app.router.add_post("/plan", self.plan)
+        app.router.add_post("/route", self.route)
         app.router.add_post("/diff", self.diff)
+        app.router.add_post("/changes", self.changes)
+        app.router.add_post("/changes/check", self.check_wish)
+        app.router.add_post("/rows", self.rows)
         app.router.add_delete("/query/{id}", self.cancel)
         app.router.add_get("/queries", self.list_jobs)
         app.router.add_get("/health", self.health)
@@ -76,23 +90,59 @@ class Worker:
     async def query(self, request: web.Request) -> web.StreamResponse:
         question = read_body(await request.read(), Question)
         form = question.format or format_for(request.headers.get("Accept", ""))
-        work = partial(answering.answer, self._parts(), question, self.settings, form)
+        work = partial(answering.answer, self._parts(), question, self.settings, form, _grant_of(request))
         return await self._answer(request, question.sql, question.timeout_ms, work)
 
     async def plan(self, request: web.Request) -> web.StreamResponse:
         question = read_body(await request.read(), PlanQuestion)
-        work = partial(answering.plan, self._parts(), question)
+        work = partial(answering.plan, self._parts(), question, _grant_of(request))
+        return await self._answer(request, question.statement(), question.timeout_ms, work)
+
+    async def route(self, request: web.Request) -> web.StreamResponse:
+        question = read_body(await request.read(), PlanQuestion)
+        work = partial(answering.routed, self._parts(), question, self.settings, _grant_of(request))
         return await self._answer(request, question.statement(), question.timeout_ms, work)
 
     async def diff(self, request: web.Request) -> web.StreamResponse:
         question = read_body(await request.read(), DiffQuestion)
-        work = partial(answering.difference, self._parts(), question, self.settings)
+        work = partial(answering.difference, self._parts(), question, self.settings, _grant_of(request))
         return await self._answer(request, f"diff of {question.table}", question.timeout_ms, work)
+
+    async def changes(self, request: web.Request) -> web.Response:
+        """Pages for subscribers. They have threads of their own: no query keeps them waiting."""
+        wanted = decode_pages_wanted(await request.read())
+        threads = self._live_thread if wanted.keeps else self._past_threads
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(threads, self._changes_of(self._parts()).pages, wanted)
+        return web.Response(body=answer, content_type="application/octet-stream")
+
+    async def check_wish(self, request: web.Request) -> web.Response:
+        wanted = decode_check_wanted(await request.read())
+        loop = asyncio.get_running_loop()
+        return _json(await loop.run_in_executor(self._past_threads, self._changes_of(self._parts()).check, wanted))
+
+    def _changes_of(self, parts: Parts) -> Changes:
+        if self._changes is None:
+            assert isinstance(parts.reader, LakeReader), "only tests have others"
+            self._changes = Changes(parts.reader, parts.engine)
+        return self._changes
+
+    def let_go(self) -> None:
+        """Of what is kept in memory for subscribers who do not ask any more."""
+        if self._changes is not None:
+            self._changes.let_go()
+
+    async def rows(self, request: web.Request) -> web.StreamResponse:
+        """Rows by key that the quick way could not find."""
+        question = read_question(await request.read())
+        work = partial(find_rows, self._parts(), question, _grant_of(request))
+        return await self._answer(request, f"rows of {question.name} by key", question.timeout_ms, work)
 
     async def _answer(self, request: web.Request, sql: str, timeout_ms: int | None, work: Work) -> web.StreamResponse:
         wanted_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
         stop = Stop(min(wanted_ms, self.settings.timeout_max_ms))
         job = Job(sql, stop, request.headers[QUERY_ID]) if QUERY_ID in request.headers else Job(sql, stop)
+        job.owner = _grant_of(request).id
         request[_ID] = job.id
         await self._begin(job, work)
         try:
@@ -128,15 +178,16 @@ class Worker:
 
     async def cancel(self, request: web.Request) -> web.Response:
         job = self.jobs.get(request.match_info["id"])
-        if job is None:
+        if job is None or not job.belongs_to(_grant_of(request)):
             raise NotFound(f"no query {request.match_info['id'][:64]} is at work", hint="GET /v1/queries lists them")
         job.cancel()
         if job.stop.error:
             self.slots.refuse(job, job.stop.error)
         return web.Response(status=204)
 
-    async def list_jobs(self, _: web.Request) -> web.Response:
-        return _json({"queries": [job.as_json() for job in self.jobs.values()]})
+    async def list_jobs(self, request: web.Request) -> web.Response:
+        grant = _grant_of(request)
+        return _json({"queries": [job.as_json() for job in self.jobs.values() if job.belongs_to(grant)]})
 
     async def health(self, _: web.Request) -> web.Response:
         self._parts()
@@ -182,6 +233,12 @@ class Worker:
             last_words = threading.Timer(_LAST_WORDS_S, self._leave, [code])
             last_words.daemon = True
             last_words.start()
+
+
+def _grant_of(request: web.Request) -> Grant:
+    """Whose question it is; the server's own come without."""
+    told = request.headers.get(GRANT_HEADER)
+    return EVERYTHING if told is None else from_header(told)
 
 
 def _bound(settings: QuerySettings) -> int:

@@ -1,21 +1,24 @@
 """Who may write what: checks that need more than the message itself, before a batch goes to the journal.
 
-From receiver/endpoint.py. Pure but for the set of known tables. Promise: what is refused here was not kept, and the
-refusal says what is allowed. Rates, connection limits and tokens will stand here too.
+From receiver/connection.py. Pure but for the set of known tables. Promise: what is refused here was not kept, and the
+refusal says what is allowed. Rates and numbers of connections are limiter.py's.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from dolake.changes import OWN_SOURCES, StreamId
-from dolake.errors import BufferOverflowError, InvalidInput, MessageValidationError
+from dolake.errors import BufferOverflowError, InvalidInput, MessageValidationError, RateLimited
+from dolake.identity.grants import Grant
 from dolake.positions import CircuitBreakerState
+from dolake.receiver.limiter import RateLimitResult
 from dolake.settings import DoLakeConfig, JournalSettings, RateLimitConfig
 from dolake.tables.names import split_table_name
+from dolake.wire.columns import EventColumns, event_sizes
 from dolake.wire.messages import BatchMessage, EventEnvelope
 
 
@@ -28,6 +31,23 @@ class TooLarge(InvalidInput):
         self.is_event = is_event
 
 
+class Refused(RateLimited):
+    """The limiter's no, with its own word for the nack."""
+
+    def __init__(self, result: RateLimitResult) -> None:
+        hint = "wait, then send again" if result.reason != "connection_limit" else "close one of them first"
+        super().__init__(result.message, retry_after_ms=result.retry_delay_ms or 0, hint=hint)
+        self.result = result
+
+
+def raise_if_refused(result: RateLimitResult) -> None:
+    if result.allowed:
+        return
+    if result.max_size is not None:
+        raise TooLarge(result.message, size_max=result.max_size, is_event=False)
+    raise Refused(result)
+
+
 class _EventBytes(msgspec.Struct):
     events: list[msgspec.Raw]
 
@@ -35,25 +55,26 @@ class _EventBytes(msgspec.Struct):
 _decode_event_bytes = msgspec.json.Decoder(_EventBytes).decode
 
 
-def check_payload_size(data: bytes, limits: RateLimitConfig, journal: JournalSettings) -> None:
-    """Refuse what is over the limit, and what could never fit into the journal however empty it is."""
-    if len(data) > limits.max_payload_size:
-        what = f"the message has {len(data)} bytes, more than max_payload_size {limits.max_payload_size}"
-        raise TooLarge(what, size_max=limits.max_payload_size, is_event=False)
+def check_fits_journal(data: bytes, journal: JournalSettings) -> None:
+    """Refuse what could never fit into the journal, however empty that is."""
     if len(data) > (fitting := journal.size_max_bytes // 2):
         what = f"the message has {len(data)} bytes, more than half of journal.size_max_bytes {journal.size_max_bytes}"
         raise TooLarge(what, size_max=fitting, is_event=False)
 
 
-def check_event_sizes(data: bytes, limits: RateLimitConfig) -> None:
+def check_event_sizes(data: bytes, limits: RateLimitConfig, events: Sequence[EventEnvelope] = ()) -> None:
     """Look at single events only where one of them could be too large."""
     if len(data) <= limits.max_event_size:
         return
-    for index, event in enumerate(_decode_event_bytes(data).events):
-        size = len(memoryview(event))
+    sizes = event_sizes(events.columns) if isinstance(events, EventColumns) else _event_sizes(data)
+    for index, size in enumerate(sizes):
         if size > limits.max_event_size:
             what = f"events[{index}] has {size} bytes, more than max_event_size {limits.max_event_size}"
             raise TooLarge(what, size_max=limits.max_event_size, is_event=True)
+
+
+def _event_sizes(data: bytes) -> Iterator[int]:
+    return (len(memoryview(event)) for event in _decode_event_bytes(data).events)
 
 
 def check_source(stream: StreamId) -> None:
@@ -61,6 +82,20 @@ def check_source(stream: StreamId) -> None:
     if stream.is_own:
         what = f"the source {stream.source!r} begins with {OWN_SOURCES}, which is kept for DoLake itself"
         raise MessageValidationError(what, path="$.sourceDoId", hint="choose another name for the source")
+
+
+def check_speaker(stream: StreamId, grant: Grant) -> None:
+    """Only who may speak for a source can send its changes, or take its stream over."""
+    if not grant.speaks_as(stream.source):
+        what = f"this token may not speak as the source {stream.source[:80]!r}"
+        raise MessageValidationError(what, path="$.sourceDoId", hint="`dolake token create --source` names those")
+
+
+def check_namespaces(tables: Iterable[str], batch: BatchMessage[EventEnvelope], grant: Grant) -> None:
+    """Refuse a batch with a table outside of what the token sees; whether there is such a table, nobody learns."""
+    for name in tables:
+        if not grant.sees_table(name):
+            raise _at(batch, name, "is in no namespace of this token")
 
 
 def check_fallback(breaker: CircuitBreakerState, fallback_bytes: int, lake: DoLakeConfig) -> None:

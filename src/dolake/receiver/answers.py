@@ -14,7 +14,8 @@ from msgspec import UNSET, UnsetType
 from dolake.errors import BufferOverflowError, DoLakeError, InvalidSequence, MessageValidationError, Unavailable
 from dolake.journal.base import Appended
 from dolake.journal.embedded import EmbeddedJournal
-from dolake.receiver.admission import TooLarge
+from dolake.receiver.admission import Refused, TooLarge
+from dolake.receiver.limiter import RateLimitResult
 from dolake.receiver.progress import Progress
 from dolake.settings import RateLimitConfig
 from dolake.wire.messages import (
@@ -24,9 +25,9 @@ from dolake.wire.messages import (
     BufferStats,
     NackMessage,
     NackReason,
+    RateLimitInfo,
     ServerState,
     StatusMessage,
-    encode,
 )
 
 CorrelationId = str | UnsetType
@@ -40,34 +41,41 @@ class Answers:
         self._journal, self._progress, self._clock_ms = journal, progress, clock_ms
 
     def ack(
-        self, number: int, appended: Appended | None, correlation_id: CorrelationId, limits: RateLimitConfig
-    ) -> bytes:
+        self,
+        number: int,
+        appended: Appended | None,
+        correlation_id: CorrelationId,
+        limits: RateLimitConfig,
+        budget: RateLimitResult | None = None,
+    ) -> AckMessage:
         """`buffered` for what is durable now, `duplicate` for what had been before, `ok` for what needed no writing."""
         details = self._details(appended, limits)
+        rate_limit: RateLimitInfo | UnsetType = UNSET
+        if budget is not None:
+            details.remaining_tokens = _or_unset(budget.remaining_tokens)
+            details.bucket_capacity = _or_unset(budget.bucket_capacity)
+            rate_limit = UNSET if budget.rate_limit is None else budget.rate_limit
         status: AckStatus = "ok"
         if appended and not appended.change_count:
             status = "duplicate"
         elif appended:
             status = "buffered" if self._progress.breaker == "closed" else "fallback"
-        return encode(
-            AckMessage(
-                timestamp=self._clock_ms(),
-                correlation_id=correlation_id,
-                sequence_number=number,
-                status=status,
-                batch_id=f"{appended.end:x}" if appended else UNSET,
-                details=details,
-            )
+        return AckMessage(
+            timestamp=self._clock_ms(),
+            correlation_id=correlation_id,
+            sequence_number=number,
+            status=status,
+            batch_id=f"{appended.end:x}" if appended else UNSET,
+            details=details,
+            rate_limit=rate_limit,
         )
 
-    def persisted(self, number: int, path: str, limits: RateLimitConfig) -> bytes:
+    def persisted(self, number: int, path: str, limits: RateLimitConfig) -> AckMessage:
         """Everything up to this batch of the connection is in the Iceberg tables."""
         details = self._details(None, limits)
         details.persisted_path = path
         details.position = self._progress.tail.committed
-        return encode(
-            AckMessage(timestamp=self._clock_ms(), sequence_number=number, status="persisted", details=details)
-        )
+        return AckMessage(timestamp=self._clock_ms(), sequence_number=number, status="persisted", details=details)
 
     def nack(
         self,
@@ -77,26 +85,24 @@ class Answers:
         *,
         retry_delay_ms: int,
         is_closing: bool = False,
-    ) -> bytes:
+    ) -> NackMessage:
         reason = reason_of(error, is_closing=is_closing)
         should_retry = reason not in _FINAL
         expected: int | UnsetType = UNSET
         if isinstance(error, InvalidSequence):
             should_retry = error.expected is not None
             expected = UNSET if error.expected is None else error.expected
-        return encode(
-            NackMessage(
-                timestamp=self._clock_ms(),
-                correlation_id=correlation_id,
-                sequence_number=number,
-                reason=reason,
-                error_message=_words_of(error),
-                should_retry=should_retry,
-                retry_delay_ms=retry_delay_ms if should_retry and expected is UNSET else UNSET,
-                max_size=error.size_max if isinstance(error, TooLarge) else UNSET,
-                expected_sequence_number=expected,
-                details=error.error_details() if isinstance(error, MessageValidationError) else UNSET,
-            )
+        return NackMessage(
+            timestamp=self._clock_ms(),
+            correlation_id=correlation_id,
+            sequence_number=number,
+            reason=reason,
+            error_message=_words_of(error),
+            should_retry=should_retry,
+            retry_delay_ms=retry_delay_ms if should_retry and expected is UNSET else UNSET,
+            max_size=error.size_max if isinstance(error, TooLarge) else UNSET,
+            expected_sequence_number=expected,
+            details=error.error_details() if isinstance(error, MessageValidationError) else UNSET,
         )
 
     def status(self, state: ServerState, source_count: int) -> StatusMessage:
@@ -144,11 +150,6 @@ def suggested_delay_ms(utilization: float, limits: RateLimitConfig) -> int:
     return round(shortest * math.pow(limits.max_retry_delay_ms / shortest, fullness))
 
 
-def retry_delay_ms(refusals_in_row: int, limits: RateLimitConfig) -> int:
-    """Doubles with each refusal in a row, up to the longest."""
-    return min(limits.max_retry_delay_ms, limits.base_retry_delay_ms << min(refusals_in_row, 20))
-
-
 def reason_of(error: DoLakeError, *, is_closing: bool) -> NackReason:
     """The protocol's word for this error."""
     match error:
@@ -158,12 +159,18 @@ def reason_of(error: DoLakeError, *, is_closing: bool) -> NackReason:
             return "invalid_sequence"
         case BufferOverflowError():
             return "buffer_full"
+        case Refused(result=result) if result.reason:
+            return result.reason
         case TooLarge():
             return "event_too_large" if error.is_event else "payload_too_large"
         case Unavailable() if is_closing:
             return "shutting_down"
         case _:
             return "internal_error"
+
+
+def _or_unset(value: int | None) -> int | UnsetType:
+    return UNSET if value is None else value
 
 
 def _words_of(error: DoLakeError) -> str:

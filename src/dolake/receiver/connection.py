@@ -8,6 +8,7 @@ docs/reference/protocol.md has the messages.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
@@ -15,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 from msgspec import UNSET, UnsetType
 
 from dolake.changes import Batch, StreamId
@@ -25,15 +26,20 @@ from dolake.errors import (
     InvalidSequence,
     MessageValidationError,
     OutcomeUnknown,
+    RateLimited,
     Unavailable,
 )
+from dolake.identity.grants import Grant
 from dolake.journal import dedup
 from dolake.journal.base import Appended
 from dolake.positions import Position
 from dolake.receiver import admission
-from dolake.receiver.answers import reason_of, retry_delay_ms
-from dolake.receiver.outbox import Outbox
+from dolake.receiver.answers import reason_of
+from dolake.receiver.limiter import retry_delay_ms
+from dolake.receiver.outbox import Flag, Outbox
 from dolake.settings import RateLimitConfig
+from dolake.wire.binary import unpack_head, unpack_received
+from dolake.wire.columns import EventColumns
 from dolake.wire.messages import (
     PROTOCOL_VERSION,
     BatchMessage,
@@ -44,7 +50,6 @@ from dolake.wire.messages import (
     check_events,
     decode_head,
     decode_received,
-    encode,
     stream_of,
 )
 from dolake.wire.session import Session
@@ -54,37 +59,73 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _OUTBOX_WAIT_S = 30.0
+_END_WAIT_S = 1.0
 _PERSISTED_MAX = 1024
+_PAUSE_MAX_S = 1.0
+_STRIKES_MAX = 64
+_SILENCE_S = 0.01
+_TURN_S = 0.001
+"""How long one connection's messages are taken before the others have their turn."""
+_LARGE_BYTES = 65_536
 
 
 class Connection:
     """One socket: a loop that reads, and one that sends what has been answered."""
 
-    def __init__(self, receiver: Receiver, socket: web.WebSocketResponse, *, shard: str) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        socket: web.WebSocketResponse,
+        *,
+        shard: str,
+        grant: Grant,
+        transport: asyncio.Transport | None = None,
+    ) -> None:
         self.session = Session()
+        self.grant = grant
+        self.is_ended = False
+        """Its token is not valid any more: nothing that it says is heard."""
         self._receiver, self._socket, self._shard = receiver, socket, shard
+        self._transport = transport
         self._outbox = Outbox(socket)
-        self._is_ended = asyncio.Event()
-        self.is_listening = asyncio.Event()
+        self._is_ended = Flag()
+        self._is_ended.clear()
+        self.is_listening = Flag()
         """Set while no message of this connection is being worked on."""
-        self.is_listening.set()
+        self._prefers_binary = False
         self._pending_count = 0
         self._refusals_in_row = 0
-        self._unpersisted: deque[tuple[Position, int]] = deque(maxlen=_PERSISTED_MAX)
+        self._pause_s = 0.0
+        self._strikes = 0
+        """Refusals for its rate since this connection last had nothing to say."""
+        self._is_known = False
+        """Whether a batch of this stream was ever kept: when there is too much to do, strangers give way first."""
+        self._unpersisted: deque[tuple[Position, int]] | None = None
+        """Made with the first batch: most connections of a crowd send nothing for long."""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            sender = tasks.create_task(self._outbox.send())
+            self._outbox.open(tasks)
             try:
+                turn_at_s = taken_at_s = time.monotonic()
                 async for message in self._socket:
-                    if message.type is WSMsgType.TEXT:
-                        await self._take(message.data)
-                    elif message.type is WSMsgType.BINARY:
-                        self._refuse_binary()
+                    if self.is_ended:
+                        continue  # until it says goodbye, or is cut off
+                    if (began_s := time.monotonic()) - taken_at_s > _SILENCE_S:
+                        self._strikes, turn_at_s = 0, began_s
+                    if message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY:
+                        await self._take(message.data, is_binary=message.type is WSMsgType.BINARY)
+                    elif message.type in (WSMsgType.PING, WSMsgType.PONG):
+                        await self._take_ping(message.type, message.data)
+                    if self._pause_s and not await self._pause():
+                        break
+                    if (taken_at_s := time.monotonic()) - turn_at_s > _TURN_S:
+                        await asyncio.sleep(0)  # messages that lie here already would else be taken before all others
+                        turn_at_s = taken_at_s = time.monotonic()
                     if self._outbox.is_full and not await self._wait_for_reader():
                         break
             finally:
-                sender.cancel()
+                self._outbox.close()
                 self._is_ended.set()
 
     async def close(self) -> None:
@@ -96,6 +137,40 @@ class Connection:
             await self._outbox.drained()
         await self._outbox.say_goodbye()
         await self._is_ended.wait()
+
+    def end(self) -> None:
+        """The token is not valid any more: say so in closing; a peer that does not listen is cut off."""
+        if self.is_ended:
+            return
+        self.is_ended = True
+        self._outbox.dismiss()
+        asyncio.get_running_loop().call_later(_END_WAIT_S, self._cut_off)
+
+    def _cut_off(self) -> None:
+        if not self._is_ended.is_set and self._transport:
+            self._transport.abort()
+
+    async def _pause(self) -> bool:
+        """Who is too fast is not read from for a while: what it goes on sending waits in its own machine.
+
+        Who never falls silent in between does not listen, and is let go: its end would lie behind all that it sent.
+        """
+        pause_s, self._pause_s = self._pause_s, 0.0
+        await asyncio.sleep(pause_s)
+        self._strikes += 1
+        if self._strikes < _STRIKES_MAX:
+            return True
+        logger.warning("client closed that does not slow down", extra={"stream": str(self.session.stream)})
+        await self._hang_up(WSCloseCode.POLICY_VIOLATION, b"rate_limited")
+        return False
+
+    async def _hang_up(self, code: WSCloseCode, reason: bytes) -> None:
+        """Say goodbye and wait for no answer: `close` would read on until there is one, and keep everybody waiting."""
+        with contextlib.suppress(ConnectionError):
+            await self._socket.send_frame(code.to_bytes(2) + reason, WSMsgType.CLOSE)
+        if self._transport:
+            self._transport.close()
+        await asyncio.sleep(0)  # from now on nothing more is read
 
     async def _wait_for_reader(self) -> bool:
         """A client that does not read its answers is not read from either; after a while it is let go."""
@@ -122,20 +197,42 @@ class Connection:
 
     # --- what a client says ------------------------------------------------------------------------------------------
 
-    async def _take(self, data: bytes) -> None:
+    async def _take(self, data: bytes, *, is_binary: bool) -> None:
+        if len(data) < _LARGE_BYTES or self._receiver.limiter.is_free(self.session):
+            await self._take_now(data, is_binary=is_binary)
+        else:
+            await self._take_in_turn(data, is_binary=is_binary)
+
+    async def _take_in_turn(self, data: bytes, *, is_binary: bool) -> None:
+        """Large messages of limited clients come one after the other, with as much time between them as each took.
+
+        Each takes up to tens of milliseconds on the event loop; twenty at once kept everybody waiting for a second.
+        Who waits for its turn is listening: a connection that takes its stream over has the turn and waits for that.
+        """
+        async with self._receiver.large_messages:
+            began_s = time.thread_time()
+            await self._take_now(data, is_binary=is_binary)
+            await asyncio.sleep(time.thread_time() - began_s)
+
+    async def _take_now(self, data: bytes, *, is_binary: bool) -> None:
         self.is_listening.clear()
         try:
-            await self._take_message(data)
+            await self._take_message(data, is_binary=is_binary)
         finally:
             self.is_listening.set()
 
-    async def _take_message(self, data: bytes) -> None:
+    async def _take_message(self, data: bytes, *, is_binary: bool) -> None:
         self._receiver.stats.count_message(len(data))
+        self._outbox.is_binary = is_binary or self._prefers_binary
         try:
-            admission.check_payload_size(data, self._limits, self._receiver.settings.current.journal)
-            message = decode_received(data)
+            self._admit(len(data))
+            admission.check_fits_journal(data, self._receiver.settings.current.journal)
+            if is_binary:
+                message, data = unpack_received(data)
+            else:
+                message = decode_received(data)
         except DoLakeError as error:
-            head = decode_head(data)
+            head = unpack_head(data) if is_binary else decode_head(data)
             if head.is_batch:
                 self.session.refuse(head.sequence_number)
             self._nack(head.sequence_number, error, head.correlation_id)
@@ -151,12 +248,37 @@ class Connection:
                 self._receiver.progress.request_flush()
                 self._ack_ok(message.correlation_id)
 
+    def _admit(self, size_bytes: int) -> None:
+        """Ask the limiter before anything else is done with a message."""
+        limiter = self._receiver.limiter
+        result = limiter.admit_message(self.session, size_bytes)
+        if result.reason == "rate_limited":
+            self._pause_s = min(_PAUSE_MAX_S, (result.retry_delay_ms or 0) / 1000)
+        admission.raise_if_refused(result)
+        if size_bytes >= _LARGE_BYTES:  # what is small is cheap to read, and may be a heartbeat, which is always heard
+            self._refuse_under_load()
+
+    def _refuse_under_load(self) -> None:
+        receiver = self._receiver
+        result = receiver.limiter.admit_under_load(self.session, receiver.pressure.load, is_known=self._is_known)
+        admission.raise_if_refused(result)
+
+    async def _take_ping(self, kind: WSMsgType, data: bytes) -> None:
+        """Pings cost a token like any message: answered without one, a flood of them would keep all others waiting."""
+        result = self._receiver.limiter.admit_message(self.session)
+        if not result.allowed:
+            self._pause_s = min(_PAUSE_MAX_S, (result.retry_delay_ms or 0) / 1000)
+        elif kind is WSMsgType.PING:
+            with contextlib.suppress(ConnectionError):
+                await self._socket.pong(data)
+
     async def _take_batch(self, message: EnvelopeBatch, data: bytes) -> None:
         """Give the batch its place in the journal; the answer follows when it is durable."""
         receiver, number, started = self._receiver, message.sequence_number, time.perf_counter()
         try:
             self._refuse_if_closing()
             await self._bind(stream_of(message, self._shard))
+            self._refuse_under_load()
             is_next = self.session.expect(number)
         except DoLakeError as error:
             self._nack(number, error, message.correlation_id)
@@ -167,7 +289,9 @@ class Connection:
             if not message.events:
                 self._ack_ok(message.correlation_id, number)
                 return
-            admission.check_event_sizes(data, self._limits)
+            admission.check_event_sizes(data, self._limits, message.events)
+            if self.grant.namespaces is not None:
+                admission.check_namespaces(tables, message, self.grant)
             held_tables = receiver.tables.check(tables, message)
             lake = receiver.settings.current.lake
             admission.check_fallback(receiver.progress.breaker, receiver.progress.fallback_bytes, lake)
@@ -181,7 +305,13 @@ class Connection:
             return
         receiver.last_batch_ms = receiver.clock_ms()
         self._pending_count += 1
-        note = functools.partial(receiver.progress.add_tables, _counts_by_table(tables, message), len(data))
+        note = functools.partial(
+            receiver.progress.add_tables,
+            _counts_by_table(tables, message),
+            len(data),
+            stream=batch.stream,
+            sequence=batch.sequence_last,
+        )
         answer = functools.partial(self._answer, number, message.correlation_id, started, held_tables, note)
         ticket.done.add_done_callback(answer)
 
@@ -235,7 +365,7 @@ class Connection:
                 "source remembers more than this journal holds",
                 extra={"stream": str(stream), "source": message.last_ack_sequence, "durable": point.sequence},
             )
-        status = receiver.answers.status(receiver.state, receiver.speakers.source_count)
+        status = receiver.answers.status(receiver.state, receiver.speakers.count_known(self.grant.knows_source))
         status.correlation_id = message.correlation_id
         status.last_durable_sequence = 0 if is_new_epoch else point.sequence
         status.last_batch_number = point.number
@@ -243,24 +373,32 @@ class Connection:
         status.position = receiver.journal.durable
         status.max_payload_size = self._limits.max_payload_size
         status.max_event_size = self._limits.max_event_size
-        self._outbox.post(encode(status))
+        status.binary_protocol = True
+        self._prefers_binary = self._outbox.is_binary = message.capabilities.binary_protocol
+        self._outbox.post(status)
 
     def _take_heartbeat(self, message: HeartbeatMessage) -> None:
         stream = self.session.stream or stream_of(message, self._shard)
+        try:
+            admission.check_speaker(stream, self.grant)
+        except DoLakeError as error:
+            self._nack(0, error, message.correlation_id)
+            return
         self._ack_ok(message.correlation_id, self._receiver.journal.point(stream).number)
 
     async def _bind(self, stream: StreamId) -> None:
         admission.check_source(stream)
+        admission.check_speaker(stream, self.grant)
+        if self.session.stream is None:
+            admission.raise_if_refused(self._receiver.admit_source(stream, self.session))
         if self.session.bind(stream):
+            self._is_known = self._receiver.journal.point(stream).sequence > 0
             await self._receiver.take_over(stream, self.session)
 
     def _refuse_if_closing(self) -> None:
+        self._receiver.refuse_elsewhere()
         if self._receiver.is_closing:
             raise Unavailable("the server is shutting down", hint="reconnect and send again")
-
-    def _refuse_binary(self) -> None:
-        hint = "send JSON in text frames; binaryProtocol is not offered"
-        self._nack(0, MessageValidationError("binary frames are not spoken here", hint=hint))
 
     # --- what we answer ----------------------------------------------------------------------------------------------
 
@@ -286,19 +424,24 @@ class Connection:
         receiver.tables.confirm(held_tables)
         note(appended)
         self._refusals_in_row = 0
+        self._is_known = True
+        if self._unpersisted is None:
+            self._unpersisted = deque(maxlen=_PERSISTED_MAX)
         self._unpersisted.append((appended.end, number))
         receiver.stats.duplicate_change_count += appended.duplicate_count
         is_fallback = receiver.progress.breaker != "closed"
         status = "duplicate" if not appended.change_count else "fallback" if is_fallback else "buffered"
         receiver.stats.count_ack(status)
         receiver.stats.time_ack(time.perf_counter() - started)
-        self._outbox.post(receiver.answers.ack(number, appended, correlation_id, self._limits))
+        budget = receiver.limiter.budget(self.session)
+        self._outbox.post(receiver.answers.ack(number, appended, correlation_id, self._limits, budget))
 
     def _ack_ok(self, correlation_id: str | UnsetType, number: int | None = None) -> None:
         if number is None:
             number = self._receiver.journal.point(self.session.stream).number if self.session.stream else 0
         self._receiver.stats.count_ack("ok")
-        self._outbox.post(self._receiver.answers.ack(number, None, correlation_id, self._limits))
+        budget = self._receiver.limiter.budget(self.session)
+        self._outbox.post(self._receiver.answers.ack(number, None, correlation_id, self._limits, budget))
 
     def _has_new(self, message: EnvelopeBatch) -> bool:
         """Whether something in this batch was never taken, so that nothing may be taken before it."""
@@ -318,6 +461,8 @@ class Connection:
 
     def _nack(self, number: int, error: DoLakeError, correlation_id: str | UnsetType = UNSET) -> None:
         delay_ms = retry_delay_ms(self._refusals_in_row, self._limits)
+        if isinstance(error, RateLimited):
+            delay_ms = max(delay_ms, error.retry_after_ms)
         # The batches behind a refused one are refused with it; that is one refusal, not eight.
         if number == self.session.expected and not isinstance(error, Conflict):
             self._refusals_in_row += 1
@@ -336,4 +481,6 @@ class Connection:
 def _counts_by_table(tables: tuple[str, ...], message: EnvelopeBatch) -> Mapping[str, int]:
     if len(tables) == 1:
         return {tables[0]: len(message.events)}
+    if isinstance(message.events, EventColumns):
+        return message.events.table_counts()
     return Counter([event.table for event in message.events])

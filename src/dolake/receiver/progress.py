@@ -13,9 +13,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dolake.changes import StreamId
 from dolake.errors import FlushError
 from dolake.journal.base import Appended
 from dolake.positions import START, CircuitBreakerState, Position
+from dolake.receiver.freshness import Histogram, Marks
 
 _FAILURES_MAX = 3
 _BUCKETS_MAX = 4096
@@ -59,10 +61,14 @@ class Tail:
             self._buckets.append(_Bucket(self.durable, end, batch_count, byte_count, oldest, at_ms))
         self.durable = end
 
-    def commit(self, position: Position) -> None:
+    def commit(self, position: Position) -> list[tuple[int, int]]:
+        """Says what was committed by it: of each bucket how many changes it has, and since when they were durable."""
         self.committed = max(self.committed, position)
+        done = []
         while self._buckets and self._buckets[0].end <= self.committed:
-            self._buckets.popleft()
+            bucket = self._buckets.popleft()
+            done.append((bucket.end - bucket.start, bucket.oldest_ms))
+        return done
 
     @property
     def change_count(self) -> int:
@@ -145,6 +151,10 @@ class Progress:
         self._clock_ms = clock_ms
         self.tail = Tail()
         self.tables = TableLags()
+        self.table_marks, self.sources = Marks(), Marks()
+        self.visibility, self.publish_times = Histogram(), Histogram()
+        """From durable to published, change by change; and how long publishes took."""
+        self._publishing_since_ms: int | None = None
         self.breaker: CircuitBreakerState = "closed"
         self.is_attached = False
         self.is_flushing = False
@@ -176,13 +186,24 @@ class Progress:
         if self.breaker != "closed":
             self.fallback_bytes += byte_count
 
-    def add_tables(self, counts: Mapping[str, int], byte_count: int, appended: Appended) -> None:
+    def add_tables(
+        self,
+        counts: Mapping[str, int],
+        byte_count: int,
+        appended: Appended,
+        *,
+        stream: StreamId | None = None,
+        sequence: int = 0,
+    ) -> None:
         """Which tables a durable batch touches; its bytes are shared out by its changes."""
         if not appended.change_count:
             return
         now_ms, total = self._clock_ms(), sum(counts.values())
         for table, count in counts.items():
             self.tables.add(table, appended.end, count, byte_count * count // total, now_ms)
+            self.table_marks.add(table, appended.end, count, now_ms)
+        if stream is not None:
+            self.sources.add(str(stream), appended.end, total, now_ms, sequence=sequence)
 
     def on_published(self, listener: Published) -> None:
         """Call this with the committed position and the path of its data after each publish."""
@@ -202,6 +223,7 @@ class Progress:
 
     def publish_started(self) -> None:
         self.is_flushing = True
+        self._publishing_since_ms = self._clock_ms()
         self.flush_wanted.clear()
         if self.breaker == "open":
             self.breaker = "half-open"
@@ -210,9 +232,15 @@ class Progress:
         """Everything before `position` is in the Iceberg tables."""
         self.is_flushing = False
         self.breaker, self._failures_in_row, self.fallback_bytes = "closed", 0, 0
-        self.last_flush_ms = self._clock_ms()
+        self.last_flush_ms = now_ms = self._clock_ms()
         self.flush_count += 1
-        self.tail.commit(position)
+        if self._publishing_since_ms is not None:
+            self.publish_times.note(max(0, now_ms - self._publishing_since_ms) / 1000)
+            self._publishing_since_ms = None
+        for change_count, since_ms in self.tail.commit(position):
+            self.visibility.note(max(0, now_ms - since_ms) / 1000, change_count)
+        self.table_marks.commit(position, now_ms)
+        self.sources.commit(position, now_ms)
         self.tables.commit(position)
         for listener in self._listeners:
             listener(position, path)

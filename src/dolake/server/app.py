@@ -8,31 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
 import dolake
 from dolake.catalog import rest as catalog_rest
+from dolake.catalog.base import PIPELINE_HEADER
 from dolake.catalog.rest import MethodNotAllowed, Unprocessable
-from dolake.errors import DoLakeError, InvalidInput, NotFound, Unavailable
+from dolake.errors import DoLakeError, Forbidden, InvalidInput, NotFound, RateLimited, Unauthorized, Unavailable
 from dolake.query import rest as query_rest
-from dolake.server import compaction, operations, quarantine_rest, tables
+from dolake.query import rows_rest
+from dolake.server import compaction, freshness, limits, oauth, operations, quarantine_rest, tables
+from dolake.server.auth import BASE_PATH, DOORKEEPER, authenticate
+from dolake.server.door import Door, DoorRunner
 from dolake.server.lake import Lake
 from dolake.server.openapi import openapi
 from dolake.server.operations import LAKE, json_response
+from dolake.subscriptions import endpoint as subscriptions
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ROUTES = [
     *operations.ROUTES,
+    *oauth.ROUTES,
     *compaction.ROUTES,
     *tables.ROUTES,
+    *freshness.ROUTES,
     *quarantine_rest.ROUTES,
     *query_rest.ROUTES,
+    *subscriptions.ROUTES,
+    *rows_rest.ROUTES,
 ]
 CATALOG_BODY_MAX_BYTES = 64 * 1024 * 1024
 """A commit can carry the whole history of a table; other requests are small."""
@@ -40,9 +47,17 @@ CATALOG_BODY_MAX_BYTES = 64 * 1024 * 1024
 
 def build_app(lake: Lake) -> web.Application:
     """All routes of the server, at the root and again under the base path."""
-    app = web.Application(middlewares=[errors_as_json, refuse_foreign_origins])
+    door = Door(lambda: lake.settings.current.server.cors_origins)
+    app = web.Application(
+        middlewares=[errors_as_json, only_own_processes, limits.limit_requests, door.middleware, authenticate]
+    )
+    app.on_response_prepare.append(door.dress)
+    app.on_response_prepare.append(limits.tell_budget)
     app[LAKE] = lake
+    app[DOORKEEPER] = lake.doorkeeper
+    app[BASE_PATH] = lake.settings.current.server.base_path
     app[query_rest.PROCESS] = lake.query_process
+    app[subscriptions.SUBSCRIPTIONS] = lake.open_feeds
     for base in dict.fromkeys(("", lake.settings.current.server.base_path)):
         app.router.add_get(base or "/", front_door)
         if base:
@@ -56,6 +71,11 @@ def build_app(lake: Lake) -> web.Application:
                 app.router.add_route(method, base + path, handler)
         app.router.add_route("*", base + r"/v1/{path:[\s\S]*}", functools.partial(catalog, base=base))
     return app
+
+
+def build_runner(lake: Lake) -> DoorRunner:
+    """The routes, ready to listen."""
+    return DoorRunner(build_app(lake), wait_s=lake.settings.current.server.request_wait_max_ms / 1000)
 
 
 async def catalog(request: web.Request, *, base: str) -> web.StreamResponse:
@@ -116,8 +136,12 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _error(error.status, error.reason, kind, hint, dict(error.headers))
     except DoLakeError as error:
         headers = {"Retry-After": "1"} if isinstance(error, Unavailable) else {}
+        if isinstance(error, RateLimited):
+            headers["Retry-After"] = limits.retry_after_s(error.retry_after_ms)
         if isinstance(error, MethodNotAllowed):
             headers["Allow"] = ", ".join(sorted(error.allowed))
+        if isinstance(error, Unauthorized):
+            headers["WWW-Authenticate"] = 'Bearer realm="dolake"'
         return _error(_status_of(error), error.message, error.code, error.hint, headers)
     except TimeoutError:
         return _error(504, "it took too long", "timeout", "it may still happen; look at /status")
@@ -129,27 +153,14 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 @web.middleware
-async def refuse_foreign_origins(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Browsers send Origin with sockets and with what changes state; only pages of this machine may do that."""
-    origin = request.headers.get("Origin")
-    is_reading = request.method in ("GET", "HEAD", "OPTIONS") and "Upgrade" not in request.headers
-    if origin and not is_reading and not _is_loopback(_host_of(origin)):
-        return _error(403, f"pages of {origin[:200]} may not use this server", "forbidden", "use a client, not a page")
+async def only_own_processes(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Beside TLS there is a plain port on loopback for the pipeline, which knows the server's secret."""
+    lake = request.app[LAKE]
+    if lake.own_port is not None and request.transport is not None:
+        address = request.transport.get_extra_info("sockname")
+        if address[1] == lake.own_port and not lake.catalog.is_pipeline(request.headers.get(PIPELINE_HEADER)):
+            raise Forbidden("this port is for the server's own processes", hint="ask where server.json says, with TLS")
     return await handler(request)
-
-
-def _host_of(origin: str) -> str:
-    try:
-        return urlsplit(origin).hostname or ""
-    except ValueError:  # such as http://[
-        return ""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _status_of(error: DoLakeError) -> int:
@@ -158,6 +169,8 @@ def _status_of(error: DoLakeError) -> int:
             return 422
         case MethodNotAllowed():
             return 405
+        case RateLimited():
+            return 429
         case _:
             return query_rest.status_of(error)
 
@@ -166,7 +179,7 @@ def _error(
     status: int, message: str, kind: str, hint: str, headers: dict[str, str] | None = None
 ) -> web.StreamResponse:
     response = json_response({"error": {"message": message, "type": kind, "code": status, "hint": hint}}, status=status)
-    for name in ("Allow", "Retry-After"):
+    for name in ("Allow", "Retry-After", "WWW-Authenticate"):
         if headers and name in headers:
             response.headers[name] = headers[name]
     return response

@@ -29,6 +29,7 @@ _EVENT_BYTES = 200
 
 async def check_room(receiver: Receiver, what: str, change_count: int, byte_count: int) -> None:
     """Refuse what would stop in the middle, before anything of it is appended."""
+    receiver.refuse_elsewhere()
     if receiver.is_closing:
         raise Unavailable("the server is shutting down", hint="ask again when it is back")
     progress, journal = receiver.progress, receiver.journal

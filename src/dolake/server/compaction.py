@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from dolake.errors import Conflict, InvalidInput
+from dolake.identity.request import grant_of
 from dolake.server.lake import Lake
 from dolake.server.operations import LAKE, json_response
 from dolake.server.spark_process import SparkProcess
@@ -32,7 +33,7 @@ async def list_candidates(request: web.Request) -> web.Response:
     """What is due now, the most useful first; of one table or namespace if the query names it."""
     lake, query = request.app[LAKE], request.query
     catalog = lake.catalog
-    tables = await catalog.run(checked_tables, catalog, query.get("namespace"), query.get("table"))
+    tables = await catalog.run(checked_tables, catalog, query.get("namespace"), query.get("table"), grant_of(request))
     found = await catalog.run(due, catalog, lake.settings.current, tables, lake.clock_ms())
     return json_response({"candidates": [candidate_json(each) for each in found]})
 
@@ -44,37 +45,43 @@ async def run_job(request: web.Request) -> web.Response:
         raise InvalidInput(f"unknown key {unknown[0]!r}", hint=f"there are {', '.join(sorted(_RUN_KEYS))}")
     partitions = checked_partitions(body.get("partitions"))
     kinds = checked_kinds(body["kinds"]) if "kinds" in body else ("files", "deletes")
-    tables = await lake.catalog.run(checked_tables, lake.catalog, body.get("namespace"), body.get("table"))
+    wanted = body.get("namespace"), body.get("table")
+    tables = await lake.catalog.run(checked_tables, lake.catalog, *wanted, grant_of(request))
     return json_response(job_json(_pipeline(lake).ask_upkeep(tables, kinds, partitions)), status=202)
 
 
 async def run_auto(request: web.Request) -> web.Response:
     """The look at all tables that is due every `compaction_interval_ms`, now."""
     lake = request.app[LAKE]
-    tables = await lake.catalog.run(checked_tables, lake.catalog, None, None)
+    tables = await lake.catalog.run(checked_tables, lake.catalog, None, None, grant_of(request))
     return json_response(job_json(_pipeline(lake).ask_upkeep(tables)), status=202)
 
 
 async def compaction_metrics(request: web.Request) -> web.Response:
     """What upkeep did since this server started."""
-    board = _board(request.app[LAKE])
-    running = [job_json(report) for report in board.jobs if report.state in ("queued", "running")]
-    return json_response(totals_json(board) | {"running": running})
+    board, grant = _board(request.app[LAKE]), grant_of(request)
+    running = [job_json(report) for report in board.seen_by(grant) if report.state in ("queued", "running")]
+    totals = totals_json(board) if grant.is_lake_wide else {}
+    return json_response(totals | {"running": running})
 
 
 async def list_jobs(request: web.Request) -> web.Response:
     """All jobs that are remembered, the newest last."""
-    return json_response({"jobs": [job_json(report) for report in _board(request.app[LAKE]).jobs]})
+    return json_response(
+        {"jobs": [job_json(report) for report in _board(request.app[LAKE]).seen_by(grant_of(request))]}
+    )
 
 
 async def show_job(request: web.Request) -> web.Response:
     """How far a job is, or how it ended."""
-    return json_response(job_json(_board(request.app[LAKE]).find(request.match_info["job"])))
+    return json_response(job_json(_board(request.app[LAKE]).find(request.match_info["job"], grant_of(request))))
 
 
 async def cancel_job(request: web.Request) -> web.Response:
     """Before its next piece; what is done stays done."""
-    return json_response(job_json(_pipeline(request.app[LAKE]).cancel_upkeep(request.match_info["job"])))
+    pipeline = _pipeline(request.app[LAKE])
+    pipeline.jobs.find(request.match_info["job"], grant_of(request))
+    return json_response(job_json(pipeline.cancel_upkeep(request.match_info["job"])))
 
 
 def _board(lake: Lake) -> JobBoard:

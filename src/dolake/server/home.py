@@ -1,7 +1,7 @@
 """The server's home folder: locked against a second server, and where others find out how to reach it.
 
 From server/lifecycle.py. Promise: two servers never share a home, also after kill -9, because the lock is the
-kernel's and dies with its process.
+kernel's and dies with its process. A home that a newer release wrote, or that was restored in part, is refused.
 """
 
 from __future__ import annotations
@@ -14,17 +14,29 @@ from types import TracebackType
 
 import msgspec
 
-from dolake.errors import Conflict
+import dolake
+from dolake.backup.base import refuse_unfinished
+from dolake.errors import Conflict, Damaged
 
 LOCK_FILE = "server.lock"
 ADDRESS_FILE = "server.json"
+FORMAT_FILE = "format.json"
+FORMAT_VERSION = 1
+"""What lies where in a home. The journal's segments, the catalog and the key index have versions of their own, which
+their readers check; this one changes when a release could no longer make sense of the folder as a whole."""
+
+
+class _Format(msgspec.Struct, frozen=True, rename="camel"):
+    version: int
+    written_by: str = ""
 
 
 class Home:
     """A locked home folder; use it as a context manager."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_restoring: bool = False) -> None:
         self.path = path
+        self._is_restoring = is_restoring
         self._descriptor = -1
 
     @property
@@ -46,6 +58,9 @@ class Home:
                 hint="stop it first, or give this one another --home",
             ) from None
         try:
+            if not self._is_restoring:
+                refuse_unfinished(self.path)
+                self._check_format()
             note.write_text(f"{os.getpid()}\n")
             self._remove_address()  # left behind by a server that was killed
         except BaseException:
@@ -59,11 +74,34 @@ class Home:
         self._remove_address()
         os.close(self._descriptor)
 
-    def write_address(self, url: str, version: str) -> None:
-        """Say where the server is reached; written once it is ready."""
+    def write_address(self, url: str, version: str, certificate_sha256: str | None = None) -> None:
+        """Say where the server is reached, and by which certificate it is known; written once it is ready."""
         temporary = self.path / (ADDRESS_FILE + ".tmp")
-        temporary.write_bytes(msgspec.json.encode({"pid": os.getpid(), "url": url, "version": version}))
+        address = {"pid": os.getpid(), "url": url, "version": version}
+        if certificate_sha256 is not None:
+            address["certificateSha256"] = certificate_sha256
+        temporary.write_bytes(msgspec.json.encode(address))
         temporary.replace(self.path / ADDRESS_FILE)
+
+    def _check_format(self) -> None:
+        """A home without the file is of the time before it, and lies as version 1 does."""
+        file = self.path / FORMAT_FILE
+        try:
+            found = msgspec.json.decode(file.read_bytes(), type=_Format)
+        except FileNotFoundError:
+            temporary = file.with_suffix(".tmp")
+            temporary.write_bytes(msgspec.json.encode(_Format(FORMAT_VERSION, dolake.__version__)))
+            temporary.replace(file)
+            return
+        except msgspec.DecodeError as error:
+            hint = f'restore it, or write {{"version": {FORMAT_VERSION}}} if this release wrote the home'
+            raise Damaged(f"{file} cannot be read: {error}", hint=hint) from None
+        if found.version != FORMAT_VERSION:
+            by = f", written by DoLake {found.written_by}" if found.written_by else ""
+            raise Damaged(
+                f"{self.path} has home format {found.version}{by}; this release reads {FORMAT_VERSION}",
+                hint="use the release that wrote it, or a newer one; nothing was changed",
+            )
 
     def _remove_address(self) -> None:
         with contextlib.suppress(FileNotFoundError):

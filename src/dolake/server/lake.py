@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from dolake.catalog.catalog import Catalog
 from dolake.crashpoints import reach
@@ -16,11 +17,18 @@ from dolake.errors import Conflict, Damaged, Unavailable
 from dolake.journal.embedded import EmbeddedJournal, open_journal
 from dolake.positions import Position
 from dolake.receiver.endpoint import Receiver
+from dolake.receiver.limiter import RateLimiter
 from dolake.receiver.progress import Progress, Tail
+from dolake.server.auth import Doorkeeper
 from dolake.server.home import Home
 from dolake.server.query_process import QueryProcess
 from dolake.server.spark_process import SparkProcess
-from dolake.settings import Settings, SettingsStore
+from dolake.settings import Settings, SettingsStore, SubscriptionSettings
+from dolake.storage.opening import open_storage, place_of
+from dolake.subscriptions.endpoint import Subscriptions
+from dolake.subscriptions.feeds import Feeds
+from dolake.subscriptions.names import Names
+from dolake.subscriptions.source import Source
 from dolake.wire.messages import ServerState
 
 logger = logging.getLogger(__name__)
@@ -38,15 +46,24 @@ class Lake:
         self.home, self.settings, self.clock_ms = home, settings, clock_ms
         self.started_ms = clock_ms()
         self.progress = Progress(clock_ms)
+        self.doorkeeper = Doorkeeper(home.path, clock_ms)
+        current = settings.current
+        self.limiter = RateLimiter(
+            current.rate_limit, clock_ms=clock_ms, trusted_proxies=current.server.trusted_proxies
+        )
         self.recovery_done = 0
         self.recovery_total = 0
         self._receiver: Receiver | None = None
         self._catalog: Catalog | None = None
         self._is_closed = False
+        self.own_port: int | None = None
+        """Where the server's own processes come in without TLS; None where there is no TLS."""
         self.pipeline: SparkProcess | None = None
         """None until the server listens, and for good where the settings say so."""
         self.query: QueryProcess | None = None
         """The same."""
+        self.subscriptions: Subscriptions | None = None
+        """None until the journal is recovered."""
 
     @property
     def receiver(self) -> Receiver:
@@ -59,6 +76,10 @@ class Lake:
         if self._catalog is None:
             raise Unavailable("the catalog is being opened", hint="ask /health/ready, then try again")
         return self._catalog
+
+    @property
+    def has_catalog(self) -> bool:
+        return self._catalog is not None
 
     @property
     def journal(self) -> EmbeddedJournal:
@@ -77,10 +98,8 @@ class Lake:
     async def open(self) -> None:
         """Recover the journal in a thread while /health already answers, then let the receiver work."""
         lake = self.settings.current.lake
-        warehouse = self.home.path / lake.r2_base_path
-        self._catalog = await asyncio.to_thread(
-            Catalog, self.home.path, warehouse, self.settings.current.catalog, self.clock_ms
-        )
+        self._catalog = await asyncio.to_thread(self._open_catalog)
+        self.doorkeeper.is_pipeline = self._catalog.is_pipeline
         logger.info("journal recovery started", extra={"journal": str(self.home.journal_path)})
         journal = await asyncio.to_thread(
             open_journal,
@@ -92,6 +111,9 @@ class Lake:
             on_progress=self._note_recovery,
         )
         published = await self._catalog.run(self._catalog.store.published)
+        is_ours = await self._is_ours(journal)
+        if not is_ours:
+            published = replace(published, position=journal.durable)  # which is of no importance to the tables
         if published.position > journal.durable:
             raise Damaged(
                 f"the tables are published up to {published.position}, but the journal ends at {journal.durable}",
@@ -110,7 +132,11 @@ class Lake:
         journal.register(_PIPELINE, published.position)
         journal.release(_PIPELINE, published.position)
         self._catalog.on_published = self._note_published
-        self._receiver = Receiver(journal, self.progress, self.settings, self.clock_ms)
+        self._receiver = Receiver(journal, self.progress, self.settings, self.clock_ms, self.limiter)
+        self._receiver.takes_changes = is_ours
+        self._receiver.pressure.start()
+        self._receiver.is_live = self.doorkeeper.book.is_live
+        self.doorkeeper.on_change(lambda: self.receiver.end_all_but(self.doorkeeper.book.is_live))
         loop = asyncio.get_running_loop()
 
         def follow(changed: Settings) -> None:
@@ -118,6 +144,30 @@ class Lake:
 
         self.settings.on_change(follow)
         self._follow(self.settings.current)  # what was changed while the journal was recovered
+
+    async def _is_ours(self, journal: EmbeddedJournal) -> bool:
+        """Whether the lake's tables are made of this journal; else all that this server may serve is the catalog."""
+        settings, own = self.settings.current, journal.recovered.journal_id.hex()
+        has_pipeline = settings.pipeline.enabled
+        owner = await self.catalog.run(self.catalog.store.claim, own, journal.durable, has_pipeline=has_pipeline)
+        if owner in ("", own):
+            return True
+        if has_pipeline or settings.query.enabled:
+            raise Conflict(
+                "the lake in this Postgres is made of another server's journal",
+                hint="to serve only its catalog here too, set pipeline.enabled and query.enabled to false;"
+                " for a lake of its own, name another catalog.store_schema",
+            )
+        logger.warning("only the catalog is served", extra={"journal": own, "lake_of": owner})
+        if journal.durable:
+            logger.error("changes in this journal are not in the lake", extra={"changes": journal.durable})
+        return False
+
+    def _open_catalog(self) -> Catalog:
+        current = self.settings.current
+        place = place_of(current.lake, current.storage, current.catalog)
+        storage = open_storage(self.home.path, current.lake, place)
+        return Catalog(self.home.path, storage, current.catalog, self.clock_ms)
 
     def start_pipeline(self, url: str) -> SparkProcess:
         """Spark starts while the server already takes changes."""
@@ -136,6 +186,33 @@ class Lake:
             raise Conflict("queries are off", hint="set query.enabled and start again")
         return self.query
 
+    async def open_subscriptions(self) -> Subscriptions:
+        """Named ones are read; nobody is told anything before `feeds.run`."""
+        names = Names(self.home.path / "subscriptions", self.clock_ms)
+        await names.open()
+
+        def settings() -> SubscriptionSettings:
+            return self.settings.current.subscriptions
+
+        def durable() -> Position:
+            return self.journal.durable
+
+        lake, source = self.journal.recovered.journal_id, Source(self.query_process)
+        feeds = Feeds(source, lake, durable, settings, self.clock_ms)
+        self.progress.on_change(feeds.notice)
+        self.doorkeeper.on_change(lambda: feeds.end_all_but(self.doorkeeper.book.is_live), is_always=True)
+        self.subscriptions = Subscriptions(source, feeds, names, lake=lake, durable=durable, settings=settings)
+        return self.subscriptions
+
+    def open_feeds(self) -> Subscriptions:
+        """For the routes of subscribers."""
+        if self.subscriptions is None:
+            assert self.receiver, "raises while the journal is recovered"
+            assert self.query_process(), "raises where queries are off"
+            raise Unavailable("the server is starting", hint="try again in a moment")
+        assert self.query_process(), "raises where queries are off"
+        return self.subscriptions
+
     async def close(self) -> None:
         """In the direction of the data: close the door, make durable, publish, let go."""
         if self._is_closed:
@@ -143,7 +220,11 @@ class Lake:
         self._is_closed = True
         wait_ms = self.settings.current.server.shutdown_wait_ms
         if self._receiver:
+            self._receiver.pressure.stop()
             await self._receiver.close(wait_ms)
+        if self.subscriptions:
+            self.subscriptions.feeds.stop()
+            self.subscriptions.names.close()
         if self.pipeline:
             await self.pipeline.stop(wait_ms)
         if self.query:
@@ -155,6 +236,7 @@ class Lake:
 
     def _follow(self, settings: Settings) -> None:
         self.receiver.tables.tables_max = settings.server.tables_max
+        self.limiter.follow(settings.rate_limit, settings.server.trusted_proxies)
         self.journal.follow_settings(
             settings.journal,
             is_deduplicating=settings.lake.enable_deduplication,

@@ -12,40 +12,47 @@ import errno
 import ipaddress
 import logging
 import signal
+import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
 
 import dolake
 from dolake.errors import Conflict, InvalidInput
-from dolake.server.app import build_app
+from dolake.server.app import build_runner
 from dolake.server.home import Home
 from dolake.server.lake import Lake
-from dolake.settings import SettingsStore
+from dolake.server.tls import Certificate, certificate_of
+from dolake.settings import ServerSettings, SettingsStore
 
 logger = logging.getLogger(__name__)
 
 
 async def serve(home_path: Path, settings: SettingsStore, on_ready: Callable[[str], None] = lambda _url: None) -> None:
     """Run a server until it is told to stop."""
-    refuse_open_doors(settings.current.server.host)
     with Home(home_path) as home:
         lake = Lake(home, settings)
-        runner = web.AppRunner(build_app(lake), access_log=None, shutdown_timeout=1.0)
+        refuse_open_doors(settings.current.server.host, has_tokens=lake.doorkeeper.book.is_required)
+        certificate = certificate_of(settings.current.server, home_path)
+        runner = build_runner(lake)
         await runner.setup()
         try:
-            url = await _listen(runner, settings.current.server.host, settings.current.server.port)
-            stopping = _stop_on_signals()
+            url = await _listen(runner, settings.current.server, certificate)
+            own_url = url if certificate is None else await _listen_for_own(runner, lake)
+            stopping = _stop_on_signals(certificate)
             logger.info("server started", extra={"url": url, "home": str(home_path), "version": dolake.__version__})
-            await _run(lake, url, stopping, on_ready)
+            await _run(lake, Doors(url, own_url, certificate), stopping, on_ready)
         finally:
             await runner.cleanup()
         logger.info("server stopped")
 
 
-def refuse_open_doors(host: str) -> None:
+def refuse_open_doors(host: str, *, has_tokens: bool) -> None:
     """Until tokens exist, whoever reaches the port may write: so only this machine may reach it."""
+    if has_tokens:
+        return
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_loopback:
             return
@@ -53,11 +60,24 @@ def refuse_open_doors(host: str) -> None:
         return
     raise InvalidInput(
         f"server.host {host!r} is not a loopback address",
-        hint="this release has no tokens yet, so anybody who reaches the port could write; use 127.0.0.1 or ::1",
+        hint="this lake has no tokens, so anybody who reaches the port could write: make one with"
+        " `dolake token create`, or use 127.0.0.1 or ::1",
     )
 
 
-async def _run(lake: Lake, url: str, stopping: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where the server is reached: by others, and by its own processes."""
+
+    url: str
+    own_url: str
+    certificate: Certificate | None
+
+    def write_address(self, home: Home) -> None:
+        home.write_address(self.url, dolake.__version__, self.certificate.sha256 if self.certificate else None)
+
+
+async def _run(lake: Lake, doors: Doors, stopping: asyncio.Event, on_ready: Callable[[str], None]) -> None:
     try:
         await lake.open()
         found = lake.journal.recovered
@@ -71,21 +91,29 @@ async def _run(lake: Lake, url: str, stopping: asyncio.Event, on_ready: Callable
             },
         )
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(lake.doorkeeper.watch(stopping))
             if lake.settings.current.pipeline.enabled:
-                tasks.create_task(lake.start_pipeline(url).supervise())
+                tasks.create_task(lake.start_pipeline(doors.own_url).supervise())
             if lake.settings.current.query.enabled:
                 tasks.create_task(lake.start_query().supervise())
-            lake.home.write_address(url, dolake.__version__)
-            on_ready(url)
+                tasks.create_task((await lake.open_subscriptions()).feeds.run())
+            watching = None
+            if doors.certificate:
+                watching = tasks.create_task(doors.certificate.watch(lambda: doors.write_address(lake.home)))
+            doors.write_address(lake.home)
+            on_ready(doors.url)
             await stopping.wait()
             logger.info("server stopping", extra={"connections": lake.receiver.connection_count})
+            if watching:
+                watching.cancel()
             await lake.close()
     finally:
         await lake.close()
 
 
-async def _listen(runner: web.AppRunner, host: str, port: int) -> str:
-    site = web.TCPSite(runner, host, port, backlog=1024)
+async def _listen(runner: web.AppRunner, settings: ServerSettings, certificate: Certificate | None) -> str:
+    host, port = settings.host, settings.port
+    site = web.TCPSite(runner, host, port, backlog=1024, ssl_context=certificate.context if certificate else None)
     try:
         await site.start()
     except OSError as error:
@@ -96,12 +124,22 @@ async def _listen(runner: web.AppRunner, host: str, port: int) -> str:
         raise
     address = runner.addresses[0]
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-    return f"http://{shown}:{address[1]}"
+    return f"http{'s' if certificate else ''}://{shown}:{address[1]}"
 
 
-def _stop_on_signals() -> asyncio.Event:
+async def _listen_for_own(runner: web.AppRunner, lake: Lake) -> str:
+    """Spark's Java would have to be taught to trust our certificate; on loopback there is nobody to hide from."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    await web.SockSite(runner, listening).start()
+    lake.own_port = listening.getsockname()[1]
+    return f"http://127.0.0.1:{lake.own_port}"
+
+
+def _stop_on_signals(certificate: Certificate | None) -> asyncio.Event:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    if certificate:
+        loop.add_signal_handler(signal.SIGHUP, certificate.wish.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     return stopping

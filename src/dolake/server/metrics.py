@@ -13,12 +13,17 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from dolake.catalog.plans import Plans
+from dolake.identity.grants import EVERYTHING, Grant
+from dolake.receiver.freshness import SECONDS_BUCKETS as FRESHNESS_BUCKETS
 from dolake.receiver.stats import ACK_BUCKETS_S
+from dolake.server.auth import Doorkeeper
 from dolake.server.lake import Lake
 from dolake.server.quarantine import Quarantines, quarantines_of
-from dolake.server.query_process import QUERY_STATES, SECONDS_BUCKETS, QueryStats
+from dolake.server.query_process import LOOKUP_BUCKETS, QUERY_STATES, SECONDS_BUCKETS, QueryStats
 from dolake.server.spark_process import PIPELINE_STATES, PipelineStats
 from dolake.server.upkeep import JobBoard
+from dolake.subscriptions.endpoint import Subscriptions
 
 _UPKEEP = {
     "files_before": "Files that compactions have read.",
@@ -33,13 +38,43 @@ _UPKEEP = {
 
 _STATES = ("idle", "receiving", "flushing", "recovering", "error")
 _BREAKER = ("closed", "open", "half-open")
+_FOR_ALL = {
+    "dolake_state",
+    "dolake_ready",
+    "dolake_circuit_breaker",
+    "dolake_committed_position",
+    "dolake_journal_durable_position",
+    "dolake_pipeline_state",
+    "dolake_query_state",
+}
+"""Figures of the whole lake that say nothing of anybody's tables or traffic."""
 
 
-def metrics_text(lake: Lake) -> tuple[bytes, str]:
+def metrics_text(lake: Lake, grant: Grant = EVERYTHING) -> tuple[bytes, str]:
+    """All of them; of a token of some namespaces, how the lake is and the figures of its own tables."""
     registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    registry.register(_Figures(lake))
+    if grant.is_lake_wide:
+        ProcessCollector(registry=registry)
+        registry.register(_Figures(lake))
+    else:
+        registry.register(_Some(_Figures(lake), grant))
     return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class _Some(Collector):
+    """What a token of some namespaces may see: a few figures of the lake, and what has a table of its own as label."""
+
+    def __init__(self, figures: Collector, grant: Grant) -> None:
+        self._figures, self._grant = figures, grant
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._figures.collect():
+            family.samples = [each for each in family.samples if self._shows(family.name, each.labels)]
+            if family.samples or family.name in _FOR_ALL:
+                yield family
+
+    def _shows(self, name: str, labels: dict[str, str]) -> bool:
+        return self._grant.sees_table(labels["table"]) if "table" in labels else name in _FOR_ALL
 
 
 class _Figures(Collector):
@@ -57,15 +92,26 @@ class _Figures(Collector):
         yield segments
         if lake.state == "recovering":
             return
+        yield from self._door(lake.doorkeeper)
         yield from self._receiver()
         yield from self._journal()
         yield from self._publish()
         yield from self._quarantine(quarantines_of(lake))
+        if lake.has_catalog:
+            yield from self._plans(lake.catalog.plans)
         if lake.pipeline:
             yield from self._pipeline(lake.pipeline.stats)
             yield from self._upkeep(lake.pipeline.jobs)
         if lake.query:
             yield from self._query(lake.query.stats)
+        if lake.subscriptions:
+            yield from self._subscriptions(lake.subscriptions)
+
+    def _door(self, keeper: Doorkeeper) -> Iterator[Metric]:
+        what = "Log-ins that failed: without a token, or with one that is not valid."
+        yield _by_label("dolake_logins_failed", what, "reason", {"missing": 0, "invalid": 0} | keeper.login_counts)
+        what = "Requests that were refused because their token does not allow them."
+        yield CounterMetricFamily("dolake_requests_forbidden", what, value=keeper.forbidden_count)
 
     def _receiver(self) -> Iterator[Metric]:
         receiver, stats = self._lake.receiver, self._lake.receiver.stats
@@ -78,9 +124,21 @@ class _Figures(Collector):
         yield CounterMetricFamily("dolake_duplicate_changes", what, value=stats.duplicate_change_count)
         yield _by_label("dolake_acks", "Acknowledgements sent.", "status", stats.ack_counts)
         yield _by_label("dolake_nacks", "Refusals sent.", "reason", stats.nack_counts)
+        yield from self._limits()
         seconds = HistogramMetricFamily("dolake_ack_seconds", "From a batch's arrival to its acknowledgement.")
         seconds.add_metric([], _cumulative(ACK_BUCKETS_S, stats.ack_buckets), stats.ack_seconds)
         yield seconds
+
+    def _limits(self) -> Iterator[Metric]:
+        limiter, pressure = self._lake.limiter, self._lake.receiver.pressure
+        what = "What the limits have refused."
+        yield _by_label("dolake_limited", what, "what", limiter.refused_counts)
+        what = "Open connections that limits hold for."
+        yield GaugeMetricFamily("dolake_limited_connections", what, value=limiter.limited_connection_count)
+        what = "Addresses whose rates are remembered."
+        yield GaugeMetricFamily("dolake_limited_addresses", what, value=limiter.address_count)
+        yield GaugeMetricFamily("dolake_load", "1 is as much as the server can do.", value=round(pressure.load, 3))
+        yield GaugeMetricFamily("dolake_loop_lag_seconds", "How late work is begun.", value=pressure.lag_ms / 1000)
 
     def _journal(self) -> Iterator[Metric]:
         journal, stats = self._lake.journal, self._lake.journal.stats
@@ -108,6 +166,13 @@ class _Figures(Collector):
         yield CounterMetricFamily("dolake_publishes", "Publishes done.", value=progress.flush_count)
         yield CounterMetricFamily("dolake_publish_failures", "Publishes failed.", value=progress.failure_count)
         yield _one_of("dolake_circuit_breaker", "Whether publishing works.", "state", _BREAKER, progress.breaker)
+        for name, what, found in (
+            ("dolake_visibility_seconds", "From durable to published, for each change.", progress.visibility),
+            ("dolake_publish_duration_seconds", "How long publishes took.", progress.publish_times),
+        ):
+            times = HistogramMetricFamily(name, what)
+            times.add_metric([], _cumulative(FRESHNESS_BUCKETS, found.counts), found.seconds)
+            yield times
         lags = progress.tables.lags(self._lake.clock_ms())
         for unit, what in (("changes", "Changes"), ("bytes", "Bytes"), ("seconds", "Age of the oldest change")):
             family = GaugeMetricFamily(f"dolake_table_lag_{unit}", f"{what} not yet in the table.", labels=["table"])
@@ -150,6 +215,11 @@ class _Figures(Collector):
         what = "The longest that a publish waited for upkeep."
         yield GaugeMetricFamily("dolake_upkeep_waited_seconds_max", what, value=board.waited_max_ms / 1000)
 
+    def _plans(self, plans: Plans) -> Iterator[Metric]:
+        yield _by_label("dolake_scan_plans", "Scans planned, by how that ended.", "outcome", plans.outcome_counts)
+        yield GaugeMetricFamily("dolake_scan_plans_kept", "Plans that are made or kept.", value=plans.kept_count)
+        yield GaugeMetricFamily("dolake_scan_plans_kept_bytes", "Their memory.", value=plans.kept_bytes)
+
     def _query(self, stats: QueryStats) -> Iterator[Metric]:
         what = "What the query process is doing."
         yield _one_of("dolake_query_state", what, "state", QUERY_STATES, stats.state)
@@ -162,6 +232,23 @@ class _Figures(Collector):
         seconds = HistogramMetricFamily("dolake_query_seconds", "From a question to the end of its answer.")
         seconds.add_metric([], _cumulative(SECONDS_BUCKETS, stats.seconds_counts), stats.seconds)
         yield seconds
+        yield _by_label("dolake_lookups", "Look-ups by key by how they ended.", "outcome", stats.lookup_counts)
+        seconds = HistogramMetricFamily("dolake_lookup_seconds", "From a look-up by key to its answer.")
+        seconds.add_metric([], _cumulative(LOOKUP_BUCKETS, stats.lookup_seconds_counts), stats.lookup_seconds)
+        yield seconds
+
+    def _subscriptions(self, subscriptions: Subscriptions) -> Iterator[Metric]:
+        feeds, stats = subscriptions.feeds, subscriptions.feeds.stats
+        yield GaugeMetricFamily("dolake_subscribers", "Subscribers connected.", value=len(feeds.subscribers))
+        what = "Named subscriptions."
+        yield GaugeMetricFamily("dolake_subscriptions_named", what, value=len(subscriptions.names))
+        yield CounterMetricFamily("dolake_subscription_batches", "Batches sent.", value=stats.batch_count)
+        yield CounterMetricFamily("dolake_subscription_events", "Events in them.", value=stats.event_count)
+        yield CounterMetricFamily("dolake_subscription_bytes", "Their bytes.", value=stats.byte_count)
+        yield CounterMetricFamily("dolake_subscription_rounds", "Rounds.", value=stats.round_count)
+        yield CounterMetricFamily("dolake_subscription_round_seconds", "Time in them.", value=stats.round_seconds)
+        what = "Subscriptions that the server has ended."
+        yield _by_label("dolake_subscriptions_ended", what, "code", stats.ended_counts)
 
 
 def _one_of(name: str, what: str, label: str, names: tuple[str, ...], current: str) -> Metric:

@@ -15,16 +15,20 @@ from typing import Any
 from aiohttp import web
 
 import dolake
-from dolake.catalog import rest
+from dolake.catalog import rest, scan_rest
 from dolake.query import rest as query_rest
-from dolake.server import compaction, operations, quarantine_rest, tables
+from dolake.query import rows_rest
+from dolake.server import compaction, freshness, oauth, operations, quarantine_rest, tables
 from dolake.server.operations import json_response
+from dolake.subscriptions import endpoint as subscriptions
 
 Schema = dict[str, Any]
 Handler = Callable[..., Any]
 _TEXT: Schema = {"type": "string"}
+_ENGINE: Schema = {"enum": ["auto", "duckdb", "spark"]}
 _FLAG: Schema = {"type": "boolean"}
 _OBJECT: Schema = {"type": "object"}
+_WHOLE: Schema = {"type": "integer", "format": "int64"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _LEVELS: Schema = {"type": "array", "items": _TEXT, "minItems": 1}
 _TEXT_MAP: Schema = {"type": "object", "additionalProperties": _TEXT}
@@ -62,23 +66,40 @@ _MOMENT: dict[str, Schema] = {
     "snapshotId": _TEXT,
     "partition": _OBJECT,
     "minPosition": _COUNT,
+    "maxAgeMs": _COUNT,
     "limit": _COUNT,
     "timeoutMs": _COUNT,
     "namespace": _TEXT,
+}
+_ROWS: dict[str, Schema] = {
+    "source": _TEXT,
+    "asOf": _TEXT,
+    "snapshotId": _TEXT,
+    "minPosition": _COUNT,
+    "timeoutMs": {"type": "integer", "minimum": 1},
 }
 _BODIES: dict[Handler, Schema] = {
     operations.change_settings: _OBJECT,
     compaction.run_job: _body(namespace=_TEXT, table=_TEXT, partitions=_list_of(_TEXT), kinds=_list_of(_TEXT)),
     query_rest.query: _body(
-        {"sql": _TEXT}, **_MOMENT, params={"type": "array"}, format={"enum": ["json", "csv", "arrow"]}
+        {"sql": _TEXT},
+        **_MOMENT,
+        params={"type": "array"},
+        format={"enum": ["json", "csv", "arrow"]},
+        engine=_ENGINE,
     ),
     query_rest.plan_query: _body(
         None, **_MOMENT, sql=_TEXT, params={"type": "array"}, where=_TEXT, columns=_list_of(_TEXT)
     ),
+    query_rest.route_query: _body(
+        None, **_MOMENT, sql=_TEXT, params={"type": "array"}, where=_TEXT, columns=_list_of(_TEXT), engine=_ENGINE
+    ),
     query_rest.diff: _body({"table": _TEXT, "from": _TEXT}, to=_TEXT, namespace=_TEXT, limit=_COUNT, timeoutMs=_COUNT),
+    rows_rest.get_rows: _body({"keys": _list_of(_TEXT)}, **_ROWS),
     tables.roll_back: _body(snapshotId=_TEXT, asOf=_TEXT),
     quarantine_rest.replay_quarantine: _body(positions=_list_of(_COUNT)),
     quarantine_rest.drop_quarantine: _body(positions=_list_of(_COUNT)),
+    subscriptions.acknowledge: _body({"token": _TEXT}),
     rest.publish_nothing: _body({"from": _COUNT, "to": _COUNT, "generation": _COUNT}),
     rest.create_namespace: _body({"namespace": _LEVELS}, properties=_TEXT_MAP),
     rest.update_namespace: _body(updates=_TEXT_MAP, removals=_list_of(_TEXT)),
@@ -88,10 +109,28 @@ _BODIES: dict[Handler, Schema] = {
     rest.register_table: _REGISTRATION,
     rest.rename_table: _RENAME,
     rest.report_metrics: _body({"report-type": _TEXT}),
+    scan_rest.plan_scan: _body(
+        snapshot_id=_WHOLE,
+        start_snapshot_id=_WHOLE,
+        end_snapshot_id=_WHOLE,
+        select=_list_of(_TEXT),
+        filter=_OBJECT,
+        min_rows_requested=_COUNT,
+        case_sensitive=_FLAG,
+        use_snapshot_schema=_FLAG,
+        stats_fields=_list_of(_TEXT),
+    ),
+    scan_rest.fetch_tasks: _body({"plan-task": _TEXT}),
     rest.create_view: _VIEW,
     rest.replace_view: _COMMIT,
     rest.rename_view: _RENAME,
     rest.register_view: _REGISTRATION,
+}
+
+_CREDENTIALS: Schema = {
+    "type": "object",
+    "required": ["grant_type"],
+    "properties": dict.fromkeys(("grant_type", "client_id", "client_secret", "subject_token", "scope"), _TEXT),
 }
 
 _PAGE: dict[str, Schema] = {"pageToken": _TEXT, "pageSize": {"type": "integer", "minimum": 1}}
@@ -100,7 +139,18 @@ _QUERIES: dict[Handler, dict[str, Schema]] = {
     tables.all_tables: _PAGE | {"changes": _FLAG},
     tables.all_snapshots: {"limit": _COUNT, "changes": _FLAG},
     tables.table_snapshots: {"limit": _COUNT},
+    rows_rest.get_row: _ROWS,
+    freshness.freshness: {"table": _TEXT, "maxAgeMs": _COUNT, "waitMs": _COUNT},
     quarantine_rest.table_quarantine: {"limit": _COUNT, "after": _COUNT},
+    subscriptions.subscribe: {
+        "tables": _TEXT,
+        "operations": _TEXT,
+        "where": _TEXT,
+        "columns": _TEXT,
+        "from": _TEXT,
+        "name": _TEXT,
+        "transactions": _FLAG,
+    },
     rest.config: {"warehouse": _TEXT},
     rest.list_namespaces: _PAGE | {"parent": _TEXT},
     rest.list_tables: _PAGE,
@@ -118,10 +168,12 @@ _WITHOUT_CONTENT = {
     rest.drop_table,
     rest.rename_table,
     rest.report_metrics,
+    scan_rest.cancel_plan,
     rest.has_view,
     rest.drop_view,
     rest.rename_view,
     query_rest.cancel_query,
+    subscriptions.drop_subscription,
 }
 
 _LATER = {compaction.run_job, compaction.run_auto}
@@ -139,7 +191,17 @@ async def openapi(request: web.Request) -> web.Response:
 def openapi_document(base_path: str) -> dict[str, Any]:
     """The whole document. Every path is also served below the base path."""
     served: list[tuple[str, str, Handler]] = [("GET", "/openapi.json", openapi)]
-    served += [*operations.ROUTES, *compaction.ROUTES, *tables.ROUTES, *quarantine_rest.ROUTES, *query_rest.ROUTES]
+    served += subscriptions.ROUTES
+    served += [
+        *operations.ROUTES,
+        *oauth.ROUTES,
+        *compaction.ROUTES,
+        *tables.ROUTES,
+        *freshness.ROUTES,
+        *quarantine_rest.ROUTES,
+        *query_rest.ROUTES,
+    ]
+    served += rows_rest.ROUTES
     served += [(method, f"/v1{path}", handler) for method, path, handler in rest.ROUTES]
     paths: dict[str, dict[str, Any]] = {}
     seen: Counter[str] = Counter()
@@ -168,6 +230,9 @@ def _operation(id_: str, method: str, path: str, handler: Handler) -> dict[str, 
     operation: dict[str, Any] = {"operationId": id_, "summary": _summary(handler), "responses": answers}
     if parameters := _parameters(method, path, handler):
         operation["parameters"] = parameters
+    if handler is oauth.give_token:
+        form = {"application/x-www-form-urlencoded": {"schema": _CREDENTIALS}}
+        operation["requestBody"] = {"required": True, "content": form}
     if schema := _BODIES.get(handler):
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return operation
@@ -180,7 +245,8 @@ _REFUSALS = {
 
 
 def _parameters(method: str, path: str, handler: Handler) -> list[dict[str, Any]]:
-    found = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in re.findall(r"{(\w+)}", path)]
+    named = re.findall(r"{([\w-]+)}", path)
+    found = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in named]
     found += [{"name": name, "in": "query", "schema": schema} for name, schema in _QUERIES.get(handler, {}).items()]
     if handler.__module__ == rest.__name__ and method not in ("GET", "HEAD"):
         key = {"type": "string", "format": "uuid"}

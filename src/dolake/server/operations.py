@@ -17,6 +17,8 @@ from aiohttp import web
 
 import dolake
 from dolake.errors import InvalidInput
+from dolake.identity.grants import Grant
+from dolake.identity.request import grant_of
 from dolake.server.lake import Lake
 from dolake.server.metrics import metrics_text
 
@@ -54,7 +56,11 @@ async def status(request: web.Request) -> web.Response:
         body: dict[str, Any] = {"type": "status", "timestamp": lake.clock_ms(), "state": "recovering"}
         body["recovery"] = {"segmentsDone": lake.recovery_done, "segmentsTotal": lake.recovery_total}
         return json_response(body)
-    receiver, journal = lake.receiver, lake.journal
+    receiver, journal, grant = lake.receiver, lake.journal, grant_of(request)
+    lags = lake.progress.tables.lags(lake.clock_ms())
+    lag = {table: dataclasses.asdict(each) for table, each in sorted(lags.items()) if grant.sees_table(table)}
+    if not grant.is_lake_wide:
+        return json_response(_status_of_some(lake, grant) | {"lag": lag})
     message = receiver.answers.status(lake.state, receiver.speakers.source_count)
     body = msgspec.to_builtins(message)
     body |= {
@@ -75,17 +81,44 @@ async def status(request: web.Request) -> web.Response:
             "consumers": journal.consumers.all(),
         },
     }
-    lags = lake.progress.tables.lags(lake.clock_ms())
-    body["lag"] = {table: dataclasses.asdict(lag) for table, lag in sorted(lags.items())}
+    body["lag"] = lag
+    body["limits"] = {
+        "load": round(receiver.pressure.load, 3),
+        "loopLagMs": round(receiver.pressure.lag_ms, 1),
+        "limitedConnections": lake.limiter.limited_connection_count,
+        "addresses": lake.limiter.address_count,
+        "refused": lake.limiter.refused_counts,
+    }
     body["pipeline"] = lake.pipeline.stats.as_json() if lake.pipeline else {"state": "off"}
     body["query"] = lake.query.stats.as_json() if lake.query else {"state": "off"}
+    body["subscriptions"] = lake.subscriptions.as_json() if lake.subscriptions else {"subscribers": 0}
     if reason := _why_not_ready(lake):
         body["reason"] = reason
     return json_response(body)
 
 
+def _status_of_some(lake: Lake, grant: Grant) -> dict[str, Any]:
+    """For a token of some namespaces: how the lake is, and nothing of what others do with it."""
+    message = lake.receiver.answers.status(lake.state, lake.receiver.speakers.count_known(grant.knows_source))
+    body: dict[str, Any] = msgspec.to_builtins(message)
+    body["buffer"] = {"utilization": body["buffer"]["utilization"]}
+    body |= {
+        "version": dolake.__version__,
+        "durablePosition": lake.journal.durable,
+        "committedPosition": lake.progress.tail.committed,
+        "circuitBreakerState": lake.progress.breaker,
+        "publisherAttached": lake.progress.is_attached,
+        "tables": sum(map(grant.sees_table, lake.journal.tables)),
+        "pipeline": {"state": lake.pipeline.stats.state if lake.pipeline else "off"},
+        "query": {"state": lake.query.stats.state if lake.query else "off"},
+    }
+    if reason := _why_not_ready(lake):
+        body["reason"] = reason
+    return body
+
+
 async def metrics(request: web.Request) -> web.Response:
-    body, content_type = metrics_text(request.app[LAKE])
+    body, content_type = metrics_text(request.app[LAKE], grant_of(request))
     return web.Response(body=body, headers={"Content-Type": content_type})
 
 

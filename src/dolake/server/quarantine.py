@@ -97,10 +97,10 @@ class Quarantines:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    async def counts(self) -> dict[Name, int]:
-        """How many entries each table has that has any."""
+    async def counts(self, is_seen: Callable[[Name], bool]) -> dict[Name, int]:
+        """How many entries each table has that has any, of those that the asker sees."""
         found: dict[Name, int] = {}
-        for table in sorted(await self._lake.catalog.run(self._candidates), key=str):
+        for table in sorted(filter(is_seen, await self._lake.catalog.run(self._candidates)), key=str):
             for row in (await self._ask(table, "count(*) AS entries", ""))["rows"]:
                 found |= {table: int(row["entries"])} if int(row["entries"]) else {}
         return found

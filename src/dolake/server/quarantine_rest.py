@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from dolake.errors import InvalidInput
+from dolake.identity.request import grant_of
 from dolake.positions import Position
 from dolake.server.operations import LAKE, json_response
 from dolake.server.quarantine import Done, quarantines_of
@@ -25,7 +26,8 @@ _HINT = 'send {"positions": [4711]}, or {} for all of them'
 
 async def all_quarantines(request: web.Request) -> web.Response:
     """The tables that have changes which could not be written, and how many."""
-    counts = await quarantines_of(request.app[LAKE]).counts()
+    grant = grant_of(request)
+    counts = await quarantines_of(request.app[LAKE]).counts(lambda table: grant.sees(table.namespace))
     found = [
         {"namespace": ".".join(table.namespace), "name": table.name, "entries": count}
         for table, count in counts.items()

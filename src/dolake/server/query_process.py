@@ -23,6 +23,7 @@ import aiohttp
 
 from dolake.errors import QueryUnavailable
 from dolake.query.link import Figures, Follow, Ready, Sections, Start, decode_report, to_line
+from dolake.query.rows_link import RowsLink, link_path
 from dolake.server.home import Home
 from dolake.settings import Settings, SettingsStore
 
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 QueryState = Literal["off", "starting", "ready", "waiting"]
 QUERY_STATES: tuple[QueryState, ...] = get_args(QueryState)
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+LOOKUP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
 SOCKET_FILE = "query.sock"
 _SOCKET_LENGTH_MAX = 100
 """The kernel's limit is 107 bytes, on some systems 103."""
@@ -55,6 +57,9 @@ class QueryStats:
         self.outcome_counts: Counter[str] = Counter()
         self.seconds = 0.0
         self.seconds_counts = [0] * (len(SECONDS_BUCKETS) + 1)
+        self.lookup_counts: Counter[str] = Counter()
+        self.lookup_seconds = 0.0
+        self.lookup_seconds_counts = [0] * (len(LOOKUP_BUCKETS) + 1)
 
     def as_json(self) -> dict[str, Any]:
         """The query process's part of /status."""
@@ -71,6 +76,11 @@ class QueryStats:
         self.seconds += seconds
         self.seconds_counts[bisect_left(SECONDS_BUCKETS, seconds)] += 1
 
+    def note_lookup(self, outcome: str, seconds: float) -> None:
+        self.lookup_counts[outcome] += 1
+        self.lookup_seconds += seconds
+        self.lookup_seconds_counts[bisect_left(LOOKUP_BUCKETS, seconds)] += 1
+
 
 class QueryProcess:
     """See the module."""
@@ -80,6 +90,7 @@ class QueryProcess:
         self.stats = QueryStats()
         self._child: Process | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._rows: RowsLink | None = None
         self._asking = 0
         self._nobody_asks = asyncio.Event()
         self._nobody_asks.set()
@@ -112,6 +123,15 @@ class QueryProcess:
     def count(self, outcome: str, seconds: float) -> None:
         self.stats.note(outcome, seconds)
 
+    async def look_up(self, question: bytes) -> tuple[int, bytes]:
+        """Rows by key, by the short way; where the child is not up, it has a moment to come."""
+        await self._when_ready()
+        assert self._rows is not None, "as long as there is a session"
+        return await self._rows.ask(question)
+
+    def count_lookup(self, outcome: str, seconds: float) -> None:
+        self.stats.note_lookup(outcome, seconds)
+
     async def supervise(self) -> None:
         """Keep a child at work until `stop`."""
         delay_s = _DELAY_S
@@ -137,6 +157,7 @@ class QueryProcess:
                         await self._stopping.wait()
                 delay_s = min(2 * delay_s, _DELAY_MAX_S)
             socket.unlink(missing_ok=True)
+            link_path(socket).unlink(missing_ok=True)
         self.stats.state = "off"
 
     async def stop(self) -> None:
@@ -157,6 +178,7 @@ class QueryProcess:
     async def _run_child(self, socket: Path) -> None:
         child = await self._start_child(socket)
         self._child = child
+        rows = self._rows = RowsLink(link_path(socket))
         try:
             async with aiohttp.ClientSession(
                 "http://query",
@@ -169,6 +191,7 @@ class QueryProcess:
                 finally:
                     await self._end_child(child)
         finally:
+            rows.close()
             self._child = self._session = None
             self._is_ready.clear()
 

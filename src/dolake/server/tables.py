@@ -35,6 +35,8 @@ from dolake.catalog.history import (
 from dolake.catalog.readers import snapshot_by_id
 from dolake.catalog.values import Json
 from dolake.errors import InvalidInput, NoSuchSnapshot, NotFound, UnknownTable
+from dolake.identity.grants import Grant
+from dolake.identity.request import grant_of
 from dolake.server.differences import columns_now, differences
 from dolake.server.lake import Lake
 from dolake.server.operations import LAKE, json_response
@@ -56,9 +58,10 @@ async def all_tables(request: web.Request) -> web.Response:
     lake = request.app[LAKE]
     size = number_in(request, "pageSize", _PAGE, PAGE_MAX)
     after = _page_token(request)
-    page = await lake.catalog.run(_page_of_tables, lake.catalog, after, size, _is_set(request))
+    grant = grant_of(request)
+    page = await lake.catalog.run(_page_of_tables, lake.catalog, after, size, _is_set(request), grant)
     if page["nextPageToken"] is None:
-        page["tables"] += await lake.catalog.run(_unpublished, lake)
+        page["tables"] += await lake.catalog.run(_unpublished, lake, grant)
     return json_response(page)
 
 
@@ -66,7 +69,7 @@ async def all_snapshots(request: web.Request) -> web.Response:
     """The newest snapshots of all tables that the lake manages."""
     catalog, has_changes = request.app[LAKE].catalog, _is_set(request)
     limit = number_in(request, "limit", _SNAPSHOTS, SNAPSHOTS_MAX)
-    pointers = await catalog.run(_managed_tables, catalog, has_changes)
+    pointers = await catalog.run(_managed_tables, catalog, has_changes, grant_of(request))
     found: list[Snapshot] = []
     for at in range(0, len(pointers), _TABLES_AT_ONCE):
         found = await catalog.run(_with_newer, catalog, found, pointers[at : at + _TABLES_AT_ONCE], limit)
@@ -124,8 +127,8 @@ def rollbacks_of(lake: Lake) -> Rollbacks:
 # --- listing ---------------------------------------------------------------------------------------------------------
 
 
-def _page_of_tables(catalog: Catalog, after: Name | None, size: int, has_changes: bool) -> Json:
-    found = (each for each in _tables_behind(catalog.store, after) if has_changes or not _is_changes(each))
+def _page_of_tables(catalog: Catalog, after: Name | None, size: int, has_changes: bool, grant: Grant) -> Json:
+    found = (each for each in _tables_behind(catalog.store, after, grant) if has_changes or not _is_changes(each))
     page = list(itertools.islice(found, size + 1))
     has_more = len(page) > size
     last = page[size - 1].name if has_more else None
@@ -135,9 +138,9 @@ def _page_of_tables(catalog: Catalog, after: Name | None, size: int, has_changes
     }
 
 
-def _unpublished(lake: Lake) -> list[Json]:
+def _unpublished(lake: Lake, grant: Grant) -> list[Json]:
     """Tables whose changes are durable, and which are not in the catalog yet."""
-    names = {Name(*split_table_name(plain_table_name(each))) for each in lake.journal.tables}
+    names = {Name(*split_table_name(plain_table_name(each))) for each in lake.journal.tables if grant.sees_table(each)}
     pointers, _ = lake.catalog.store.snapshot(sorted(names, key=str), skips_missing=True)
     missing = names - {pointer.name for pointer in pointers}
     return [describe_lost_table(name, is_managed=True) for name in sorted(missing, key=str)]
@@ -150,10 +153,13 @@ def _described(catalog: Catalog, pointer: Pointer) -> Json:
         return describe_lost_table(pointer.name, is_managed=pointer.is_managed)
 
 
-def _tables_behind(store: CatalogStore, after: Name | None) -> Iterator[Pointer]:
+def _tables_behind(store: CatalogStore, after: Name | None, grant: Grant) -> Iterator[Pointer]:
     """Every table behind this name, in order; looked up as far as somebody takes them."""
     name = after.name if after else None
     for namespace in _namespaces_from(store, after.namespace if after else ()):
+        if not grant.sees(namespace):
+            name = None
+            continue
         for each in _pages(functools.partial(store.list_names, namespace, "table"), name):
             with contextlib.suppress(NotFound):  # dropped meanwhile
                 yield store.find(Name(namespace, each), "table")
@@ -195,8 +201,9 @@ def _is_changes(pointer: Pointer) -> bool:
 # --- snapshots of the lake -------------------------------------------------------------------------------------------
 
 
-def _managed_tables(catalog: Catalog, has_changes: bool) -> list[Pointer]:
-    found = [each for each in catalog.store.pointers(is_managed=True) if has_changes or not _is_changes(each)]
+def _managed_tables(catalog: Catalog, has_changes: bool, grant: Grant) -> list[Pointer]:
+    seen = [each for each in catalog.store.pointers(is_managed=True) if grant.sees(each.name.namespace)]
+    found = [each for each in seen if has_changes or not _is_changes(each)]
     return sorted(found, key=lambda each: (each.name.namespace, each.name.name))
 
 
@@ -254,10 +261,16 @@ def _is_durable(lake: Lake, name: Name) -> bool:
 
 
 def table_in(request: web.Request) -> Name:
-    """The table of the path; the levels of its namespace are joined by dots, or by %1F as in the catalog's paths."""
+    """The table of the path; the levels of its namespace are joined by dots, or by %1F as in the catalog's paths.
+
+    One that the request's token does not see is as unknown as one that is not there.
+    """
     namespace, table = (sent_text(request.match_info[part]) for part in ("namespace", "table"))
     levels = namespace.split(SEPARATOR if SEPARATOR in namespace else ".")
-    return locations.check_name(Name(tuple(levels), table))
+    name = locations.check_name(Name(tuple(levels), table))
+    if not grant_of(request).sees(name.namespace):
+        raise UnknownTable(f"Table does not exist: {name}", hint="GET /v1/tables lists them")
+    return name
 
 
 def number_in(request: web.Request, name: str, default: int, high: int, *, low: int = 1) -> int:

@@ -17,6 +17,7 @@ from dolake.catalog.base import Name
 from dolake.catalog.catalog import Catalog
 from dolake.catalog.facts import table_facts
 from dolake.errors import InvalidInput, NotFound
+from dolake.identity.grants import EVERYTHING, Grant
 from dolake.pipeline.link import Cancel, JobKind, JobReport, Maintain, Sections
 from dolake.settings import Settings
 from dolake.settings.names import camel
@@ -38,6 +39,8 @@ class JobBoard:
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
         self._jobs: dict[str, JobReport] = {}
+        self._tables: dict[str, tuple[str, ...]] = {}
+        """What jobs that were asked for are about; the others name one table."""
         self._numbers = itertools.count(1)
         self.orders: deque[Maintain | Cancel] = deque()
         """What the pipeline is to be told as soon as there is one."""
@@ -54,6 +57,7 @@ class JobBoard:
         shown = tables[0] if len(tables) == 1 else f"{len(tables)} tables"
         report = JobReport(job_id, "maintain", shown, "queued", "asked for", started_ms=self._clock_ms())
         self._jobs[job_id] = report
+        self._tables[job_id] = tuple(tables)
         order = Maintain(job_id, Sections.of(settings), tuple(tables), tuple(kinds), tuple(partitions))
         self.orders.append(order)
         return report
@@ -88,14 +92,26 @@ class JobBoard:
         for report in [each for each in self._jobs.values() if each.state not in _OVER and each.job_id not in waiting]:
             self.note(msgspec.structs.replace(report, state="failed", reason="the pipeline process ended"))
 
-    def find(self, job_id: str) -> JobReport:
-        if job_id not in self._jobs:
+    def find(self, job_id: str, grant: Grant = EVERYTHING) -> JobReport:
+        """A job that this grant sees."""
+        if job_id not in self._jobs or not self._is_seen(self._jobs[job_id], grant):
             raise NotFound(f"there is no job {job_id[:80]!r}", hint="GET /v1/compaction/jobs lists them")
         return self._jobs[job_id]
 
     @property
     def jobs(self) -> list[JobReport]:
         return list(self._jobs.values())
+
+    def seen_by(self, grant: Grant) -> list[JobReport]:
+        """The jobs that are about tables of this grant, and about no other."""
+        return [each for each in self.jobs if self._is_seen(each, grant)]
+
+    def _is_seen(self, report: JobReport, grant: Grant) -> bool:
+        if grant.is_lake_wide:
+            return True
+        if report.job_id in self._tables:
+            return all(map(grant.sees_table, self._tables[report.job_id]))
+        return report.kind != "maintain" and grant.sees_table(report.table)
 
     @property
     def is_busy(self) -> bool:
@@ -105,6 +121,7 @@ class JobBoard:
         over = [job_id for job_id, report in self._jobs.items() if report.state in _OVER]
         for job_id in over[: max(0, len(over) - _JOBS_KEPT)]:
             del self._jobs[job_id]
+            self._tables.pop(job_id, None)
 
 
 def job_json(report: JobReport) -> dict[str, Any]:
@@ -143,9 +160,9 @@ def checked_partitions(partitions: object) -> tuple[str, ...]:
     return tuple(partitions)
 
 
-def checked_tables(catalog: Catalog, namespace: object, table: object) -> list[str]:
-    """The source tables that a request means: one, those of a namespace, or all."""
-    known = source_tables(catalog)
+def checked_tables(catalog: Catalog, namespace: object, table: object, grant: Grant = EVERYTHING) -> list[str]:
+    """The source tables that a request means: one, those of a namespace, or all; of those that the asker sees."""
+    known = list(filter(grant.sees_table, source_tables(catalog)))
     for what, value in (("namespace", namespace), ("table", table)):
         if value is not None and (not isinstance(value, str) or not value):
             raise InvalidInput(f"{what} must be a name", hint='such as {"namespace": "default", "table": "users"}')

@@ -1,6 +1,6 @@
 """Every option of DoLake: what it is called, what it may be, who set it, and how to change it while the server runs.
 
-    schema.py   the settings themselves: type, default, bounds, one line of meaning each
+    schema.py   the settings themselves: type, default, bounds, one line of meaning each; stores.py those of a store
     names.py    all spellings of a setting (file, environment, wire), computed from schema.py
     layers.py   who wins: default < dolake.toml < changed at run time < DOLAKE_* < flag
     store.py    the settings of a running server: what is in effect, from where, and change()
@@ -27,8 +27,10 @@ from dolake.settings.schema import (
     RateLimitConfig,
     ServerSettings,
     Settings,
+    SubscriptionSettings,
 )
 from dolake.settings.store import Origin, SettingsChange, SettingsStore, load_settings, to_public
+from dolake.settings.stores import StorageSettings
 
 __all__ = [
     "CHANGED_FILE",
@@ -54,6 +56,8 @@ __all__ = [
     "Settings",
     "SettingsChange",
     "SettingsStore",
+    "StorageSettings",
+    "SubscriptionSettings",
     "load_settings",
     "to_public",
 ]

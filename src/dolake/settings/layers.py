@@ -30,6 +30,7 @@ from dolake.settings.names import (
     Setting,
     closest_spelling,
     closest_variable,
+    without_passwords,
 )
 from dolake.settings.schema import ORDERS, Settings
 
@@ -215,7 +216,9 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def _shown(setting: Setting, value: Any) -> str:
-    return "***" if setting.is_secret else _SHORT.repr(value)
+    if setting.is_secret:
+        return "***"
+    return _SHORT.repr(without_passwords(value) if isinstance(value, str) else value)
 
 
 # --- all layers together ---------------------------------------------------------------------------------------------

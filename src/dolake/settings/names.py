@@ -25,12 +25,14 @@ from dolake.settings.schema import Settings
 
 PREFIX = "DOLAKE_"
 NOT_SETTINGS = frozenset(
-    {"DOLAKE_HOME", "DOLAKE_CONFIG", "DOLAKE_URL", "DOLAKE_TOKEN", "DOLAKE_CACHE", "DOLAKE_CRASH_AT"}
+    {"DOLAKE_HOME", "DOLAKE_CONFIG", "DOLAKE_URL", "DOLAKE_TOKEN", "DOLAKE_CA_FILE", "DOLAKE_CACHE", "DOLAKE_CRASH_AT"}
 )
 """Variables that start like ours and are read elsewhere, by the command line and the client."""
 SEED_SECTIONS = ("lake", "rate_limit", "compaction")
 
 _SECRET = re.compile(r"secret|token|password|passphrase|credential|key_id|access_key|private_key")
+_PASSWORD = re.compile(r"(?<=://)([^/?#@\s:]*):[^\s]*@")
+_PASSWORD_OPTION = re.compile(r"((?:ssl)?password=)[^&\s]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,11 @@ def camel(name: str) -> str:
 def is_secret(name: str) -> bool:
     """Whether the value behind this name must not be shown. A name decides, so that nobody can forget to mark one."""
     return bool(_SECRET.search(name))
+
+
+def without_passwords(text: str) -> str:
+    """An address as it may be shown: `postgresql://ann:***@host/db`."""
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 def closest_spelling(spelt: str) -> str:

@@ -7,35 +7,24 @@ A Struct built directly is trusted, so that a test can build its section in one 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from dolake.settings.stores import StorageSettings
+from dolake.settings.words import BYTES_MAX, COUNT_MAX, GIB, KIB, MIB, MS_MAX, RESTART
+from dolake.settings.words import says as _says
+from dolake.settings.words import whole as _whole
 from dolake.tables.names import problem_with_table_name
 from dolake.tables.ordering import problem_with_sort_word
 from dolake.tables.partitions import problem_with_partition_word
 from dolake.tables.rules import problem_with_mask
 from dolake.tables.types import parse_type
 
-KIB, MIB, GIB = 1024, 1024**2, 1024**3
-BYTES_MAX = 2**50
-COUNT_MAX = 10**9
-MS_MAX = 365 * 24 * 3600 * 1000
-
-LATER: Final = {"later": True}
-"""Checked and kept already, but the part that reads it comes in a later release."""
-RESTART: Final = {"restart": True}
-"""A change waits for the next start; a setting without this takes effect at once."""
-
-
-def _whole(description: str, low: int, high: int, extra: dict[str, Any] | None = None) -> Meta:
-    return Meta(ge=low, le=high, description=description, extra=extra)
-
-
-def _says(description: str, extra: dict[str, Any] | None = None) -> Meta:
-    return Meta(description=description, extra=extra)
+_ORIGIN = re.compile(r"^https?://(\[[0-9a-f:.]+\]|[a-z0-9_][a-z0-9._-]*)(:[0-9]{1,5})?\Z")
 
 
 def problem_with_networks(networks: Iterable[str]) -> str:
@@ -45,6 +34,18 @@ def problem_with_networks(networks: Iterable[str]) -> str:
             ipaddress.ip_network(network)
         except ValueError as error:
             return str(error)
+    return ""
+
+
+def _pem_file(description: str) -> Meta:
+    return Meta(max_length=4096, description=description, extra={**RESTART, "allowed": "empty, or a path"})
+
+
+def problem_with_origins(origins: Iterable[str]) -> str:
+    """What is wrong with the first bad entry, or an empty string."""
+    for origin in origins:
+        if not _ORIGIN.match(origin):
+            return f"{origin[:200]!r} is no origin: scheme, host and port, in small letters and without a path"
     return ""
 
 
@@ -62,13 +63,13 @@ def problem_with_master(master: str) -> str:
 _BUCKET_NAME = Meta(
     pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
     max_length=255,
-    description="Bucket that holds the lakehouse.",
-    extra={**LATER, **RESTART, "allowed": "up to 255 letters, digits, dots, hyphens or underscores"},
+    description="Bucket that holds the lakehouse, where `storage.location` names none.",
+    extra={**RESTART, "allowed": "up to 255 letters, digits, dots, hyphens or underscores"},
 )
 _WAREHOUSE_PATH = Meta(
     pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*\Z",
     max_length=1024,
-    description="Path of the Iceberg tables, inside the home or the bucket.",
+    description="Path of the Iceberg tables inside the home, or inside the bucket if `storage.location` names none.",
     extra={**RESTART, "allowed": "a path such as `warehouse` or `team/lake`, without a slash at either end"},
 )
 _HOST = Meta(
@@ -83,20 +84,57 @@ _BASE_PATH = Meta(
     description="Path under which every route answers too.",
     extra={**RESTART, "allowed": "empty, or a path such as `/lakehouse` with a slash in front and none at the end"},
 )
+_ORIGINS = Meta(
+    max_length=1000,
+    description="Sites whose pages may use this server from a browser.",
+    extra={
+        "allowed": "a list of origins such as `https://app.example.com`; each is named, `*` is none",
+        "check": problem_with_origins,
+    },
+)
 _NETWORKS = Meta(
     max_length=1000,
     description="Networks whose clients are not limited; by default the private ranges and loopback.",
     extra={
-        **LATER,
         "allowed": "a list of IP networks such as `10.0.0.0/8`, `192.0.2.7` or `fd00::/8`",
+        "check": problem_with_networks,
+    },
+)
+_PROXIES = Meta(
+    max_length=1000,
+    description="Proxies whose X-Forwarded-For says who the client is; others' is ignored.",
+    extra={
+        "allowed": "a list of IP networks such as `127.0.0.1` or `10.0.0.0/8`",
         "check": problem_with_networks,
     },
 )
 
 _LOCATION_ROOTS = Meta(
     max_length=100,
-    description="Folders outside the warehouse below which clients may place tables of their own.",
-    extra={**RESTART, "allowed": "a list of absolute paths such as `/data/shared`"},
+    description="Places outside the warehouse below which clients may put tables of their own.",
+    extra={**RESTART, "allowed": "a list of absolute paths such as `/data/shared`, or of `s3://bucket/path`"},
+)
+
+
+def problem_with_store(store: str) -> str:
+    """Who sends back what was shown would lose the password."""
+    return "*** stands for a password that is not shown" if re.search(r":\*{3}@|password=\*{3}", store) else ""
+
+
+_CATALOG_STORE = Meta(
+    pattern=r"^(sqlite|postgres(ql)?://[^\s\x00]+)\Z",
+    max_length=4096,
+    description="Where the catalog keeps its pointers: `sqlite`, a file in the home, or the address of a Postgres.",
+    extra={
+        **RESTART,
+        "allowed": "`sqlite`, or `postgresql://user:password@host:5432/database`",
+        "check": problem_with_store,
+    },
+)
+_CATALOG_SCHEMA = Meta(
+    pattern=r"^[a-z_][a-z0-9_]{0,62}\Z",
+    description="Schema of that Postgres which holds this lake's catalog; one for each lake.",
+    extra={**RESTART, "allowed": "a name of small letters, digits and `_`"},
 )
 
 _TYPE_WORDS = "decimal(10,2), date, timestamp, timestamptz, uuid, binary, int, long, float, double, boolean, string"
@@ -261,18 +299,25 @@ class DoLakeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class RateLimitConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one client may ask of the server, and how it is asked to slow down."""
 
-    connections_per_second: Annotated[int, _whole("Most new connections per second.", 1, COUNT_MAX, LATER)] = 20
-    messages_per_second: Annotated[int, _whole("Most messages per connection and second.", 1, COUNT_MAX, LATER)] = 100
-    burst_capacity: Annotated[int, _whole("Messages that may come in one burst.", 1, COUNT_MAX, LATER)] = 50
-    refill_rate: Annotated[int, _whole("Burst tokens refilled per second.", 1, COUNT_MAX, LATER)] = 10
+    connections_per_second: Annotated[
+        int, _whole("Most new connections per second from one address.", 1, COUNT_MAX)
+    ] = 20
+    messages_per_second: Annotated[
+        int,
+        _whole(
+            "Most messages per connection and second; of this and the burst's bucket the smaller wins.", 1, COUNT_MAX
+        ),
+    ] = 100
+    burst_capacity: Annotated[int, _whole("Messages that may come in one burst.", 1, COUNT_MAX)] = 50
+    refill_rate: Annotated[int, _whole("Burst tokens refilled per second.", 1, COUNT_MAX)] = 10
     max_payload_size: Annotated[
         int, _whole("Largest message in bytes; a larger one gets `payload_too_large`.", 1, GIB)
     ] = 4 * MIB
     max_event_size: Annotated[int, _whole("Largest event in bytes; a larger one gets `event_too_large`.", 1, GIB)] = MIB
-    max_connections_per_source: Annotated[int, _whole("Most connections per client id.", 1, COUNT_MAX, LATER)] = 5
-    max_connections_per_ip: Annotated[int, _whole("Most connections per IP address.", 1, COUNT_MAX, LATER)] = 30
+    max_connections_per_source: Annotated[int, _whole("Most connections per client id.", 1, COUNT_MAX)] = 5
+    max_connections_per_ip: Annotated[int, _whole("Most connections per IP address.", 1, COUNT_MAX)] = 30
     subnet_rate_limit_threshold: Annotated[
-        int, _whole("Connections from one /24 network before all of it is limited.", 1, COUNT_MAX, LATER)
+        int, _whole("Most connections from one network: /24 of IPv4, /64 of IPv6.", 1, COUNT_MAX)
     ] = 100
     whitelisted_ips: Annotated[tuple[str, ...], _NETWORKS] = PRIVATE_NETWORKS
     backpressure_threshold: Annotated[
@@ -280,6 +325,18 @@ class RateLimitConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 0.8
     base_retry_delay_ms: Annotated[int, _whole("First retry delay of the exponential backoff.", 1, MS_MAX)] = 100
     max_retry_delay_ms: Annotated[int, _whole("Longest retry delay of the exponential backoff.", 1, MS_MAX)] = 30_000
+    http_requests_per_second: Annotated[
+        int, _whole("Most HTTP requests per second from one address; more get 429.", 1, COUNT_MAX)
+    ] = 100
+    load_shedding_lag_ms: Annotated[
+        int,
+        _whole(
+            "How late the server may be with its work before it refuses batches with `load_shedding`: strangers' from"
+            " here on, everybody's at twice as much.",
+            1,
+            MS_MAX,
+        ),
+    ] = 500
 
 
 class CompactionConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -302,8 +359,19 @@ class MaintenanceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         int, _whole("Small files of similar size from which they are merged at once.", 2, COUNT_MAX)
     ] = 8
     manifests_max: Annotated[int, _whole("Manifests from which they are rewritten.", 2, COUNT_MAX)] = 100
-    snapshots_max: Annotated[int, _whole("Most snapshots that a table keeps.", 1, COUNT_MAX)] = 1_000
-    snapshot_age_max_ms: Annotated[int, _whole("How long a snapshot is kept.", 1, MS_MAX)] = 5 * 24 * 3_600_000
+    snapshots_max: Annotated[
+        int, _whole("Most snapshots that a table keeps; beyond that the most crowded go.", 1, COUNT_MAX)
+    ] = 3_000
+    snapshots_all_ms: Annotated[int, _whole("Age up to which all snapshots are kept.", 0, MS_MAX)] = 600_000
+    snapshots_minutely_ms: Annotated[
+        int, _whole("Age up to which the last snapshot of each minute is kept.", 0, MS_MAX)
+    ] = 24 * 3_600_000
+    snapshots_hourly_ms: Annotated[
+        int, _whole("Age up to which the last snapshot of each hour is kept.", 0, MS_MAX)
+    ] = 30 * 24 * 3_600_000
+    snapshot_age_max_ms: Annotated[
+        int, _whole("How long a snapshot is kept at all: beyond the other ages, the last of each day.", 1, MS_MAX)
+    ] = 365 * 24 * 3_600_000
     gc_grace_ms: Annotated[
         int, _whole("How long a file that no snapshot names any more is kept for readers.", 0, MS_MAX)
     ] = 24 * 3_600_000
@@ -330,6 +398,31 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _whole("Hard limit of the socket: a longer message closes the connection unread.", KIB, 2 * GIB - 1, RESTART),
     ] = 16 * MIB
     tables_max: Annotated[int, _whole("Most tables that sources may name.", 1, COUNT_MAX)] = 10_000
+    compression: Annotated[
+        bool, _says("Read compressed messages from clients that offer them; counts for new connections.")
+    ] = True
+    ping_ms: Annotated[
+        int,
+        _whole(
+            "Silence after which a connection is pinged; half as long without an answer, and it is dropped."
+            " Counts for new connections.",
+            100,
+            MS_MAX,
+        ),
+    ] = 60_000
+    tls_certificate: Annotated[str, _pem_file("The server's certificate, with those that lead to its authority.")] = ""
+    tls_key: Annotated[str, _pem_file("The key of the certificate, without a password.")] = ""
+    cors_origins: Annotated[tuple[str, ...], _ORIGINS] = ()
+    trusted_proxies: Annotated[tuple[str, ...], _PROXIES] = ()
+    request_wait_max_ms: Annotated[
+        int,
+        _whole(
+            "Longest wait for the head of a request, and for its body after that; and between two requests.",
+            100,
+            MS_MAX,
+            RESTART,
+        ),
+    ] = 120_000
 
 
 class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -382,6 +475,19 @@ class CatalogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The Iceberg REST catalog."""
 
     location_roots: Annotated[tuple[str, ...], _LOCATION_ROOTS] = ()
+    store: Annotated[str, _CATALOG_STORE] = "sqlite"
+    store_schema: Annotated[str, _CATALOG_SCHEMA] = "dolake"
+    plan_wait_ms: Annotated[
+        int,
+        _whole(
+            "Longest that a scan's planning is waited for, before its client is told to ask again.", 0, MS_MAX, RESTART
+        ),
+    ] = 20_000
+    plan_timeout_ms: Annotated[int, _whole("Longest that planning one scan takes.", 1, MS_MAX, RESTART)] = 120_000
+    plan_tasks_max: Annotated[int, _whole("Most files in one answer of a planned scan.", 1, COUNT_MAX, RESTART)] = 1_000
+    plan_memory_max_bytes: Annotated[
+        int, _whole("Most memory for planned scans; one of them has at most half of it.", MIB, BYTES_MAX, RESTART)
+    ] = 128 * MIB
 
 
 class QuerySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -406,6 +512,37 @@ class QuerySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = 64
     queue_wait_max_ms: Annotated[int, _whole("Longest that a query waits for its turn.", 0, MS_MAX)] = 10_000
     rows_max: Annotated[int, _whole("Most rows of an answer; one that is cut says so.", 1, COUNT_MAX)] = 1_000_000
+    spark_enabled: Annotated[
+        bool, _says("Let Spark answer large questions, in a process that comes with the first of them.")
+    ] = True
+    spark_scan_bytes: Annotated[
+        int, _whole("Bytes of data files to read from which a question is large.", 0, BYTES_MAX)
+    ] = 16 * GIB
+    spark_memory_bytes: Annotated[
+        int, _whole("Memory of that Spark's Java process.", 512 * MIB, BYTES_MAX, RESTART)
+    ] = 2 * GIB
+    spark_idle_ms: Annotated[
+        int, _whole("Stop that Spark when no large question came for this long.", 1, MS_MAX, RESTART)
+    ] = 600_000
+
+
+class SubscriptionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Changes that are told to those who subscribe."""
+
+    subscribers_max: Annotated[int, _whole("Most subscribers at a time.", 0, 100_000)] = 10_000
+    names_max: Annotated[int, _whole("Most named subscriptions.", 0, 100_000)] = 1_000
+    interval_ms: Annotated[
+        int, _whole("Least time between two rounds; what comes meanwhile goes into one batch.", 1, 60_000)
+    ] = 50
+    heartbeat_ms: Annotated[int, _whole("After so long without a batch a heartbeat is sent.", 10, MS_MAX)] = 15_000
+    too_slow_after_ms: Annotated[
+        int, _whole("Who takes nothing for so long, though something waits, is disconnected.", 10, MS_MAX)
+    ] = 30_000
+    buffer_max_bytes: Annotated[
+        int, _whole("Bytes that wait for one subscriber before it is sent no more.", KIB, BYTES_MAX)
+    ] = MIB
+    batch_events_max: Annotated[int, _whole("Most changes in one batch.", 1, 1_000_000)] = 5_000
+    batch_bytes_max: Annotated[int, _whole("Most bytes of one batch, unless one change has more.", KIB, GIB)] = MIB
 
 
 DEFAULT_DOLAKE_CONFIG = DoLakeConfig()
@@ -422,9 +559,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     server: ServerSettings = ServerSettings()
     journal: JournalSettings = JournalSettings()
     catalog: CatalogSettings = CatalogSettings()
+    storage: StorageSettings = StorageSettings()
     pipeline: PipelineSettings = PipelineSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     query: QuerySettings = QuerySettings()
+    subscriptions: SubscriptionSettings = SubscriptionSettings()
 
 
 @dataclass(frozen=True, slots=True)

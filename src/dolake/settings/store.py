@@ -34,7 +34,7 @@ from dolake.settings.layers import (
     read_flags,
     read_patch,
 )
-from dolake.settings.names import SETTINGS, camel, is_secret
+from dolake.settings.names import SETTINGS, camel, is_secret, without_passwords
 from dolake.settings.schema import Settings
 
 logger = logging.getLogger(__name__)
@@ -187,6 +187,8 @@ def _public_value(name: str, value: Any) -> Any:
         return "***"
     if isinstance(value, tuple):
         return list(value)
+    if isinstance(value, str):
+        return without_passwords(value)
     return msgspec.to_builtins(value) if isinstance(value, dict) else value
 
 
@@ -232,7 +234,7 @@ def _save(path: Path, changed: Values) -> None:
     content = msgspec.json.format(msgspec.json.encode({key: changed[key].value for key in sorted(changed)}))
     draft = path.with_name(path.name + ".tmp")
     try:
-        # Readable by the owner alone, because a secret may be among the settings one day.
+        # Readable by the owner alone, because a password may be among the settings.
         with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(content + b"\n")
             file.flush()

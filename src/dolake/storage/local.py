@@ -1,20 +1,26 @@
 """A folder of this machine as storage. Locations are `file:///...`; a plain path and `file:/...` mean the same.
 
-From catalog/tables.py. Promise: storage/base.py's. Nothing outside the warehouse folder is read or written: a
+From catalog/tables.py and pipeline/. Promise: storage/base.py's; a file that `open_write` made is synced when it is
+closed, and its folder by `sync`, for many files at once. Nothing outside the warehouse folder is read or written: a
 location is resolved, links included, before it is used.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from dolake.errors import Conflict, InvalidInput, NotFound
 from dolake.storage.base import StoredFile
+
+_SYNCERS = 16
 
 
 class LocalStorage:
@@ -27,6 +33,7 @@ class LocalStorage:
         self._roots = tuple(os.path.realpath(root) for root in (folder, *roots))
         self._insides = tuple(root.rstrip("/") + "/" for root in self._roots)
         self.root = location_of(Path(self._roots[0]))
+        self.client_options: dict[str, str] = {}
 
     def is_inside(self, location: str) -> bool:
         try:
@@ -68,11 +75,42 @@ class LocalStorage:
         temporary.write_bytes(data)
         temporary.replace(path)
 
+    def open_read(self, location: str) -> Any:
+        import pyarrow as pa  # here and below: who keeps metadata alone does without it
+
+        path = self._path(location)
+        try:
+            return pa.OSFile(str(path), "rb")
+        except FileNotFoundError:
+            raise NotFound(f"no file at {location}", hint="it may have been removed by hand") from None
+
+    def open_write(self, location: str) -> Any:
+        path = self._path(location)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = _synced_file()(str(path), "wb")
+        file.path = path
+        return file
+
+    def sync(self, locations: Iterable[str]) -> None:
+        """All at the same time, so that the file system's own journal is written once for many and not for each."""
+        with ThreadPoolExecutor(_SYNCERS) as threads:
+            list(threads.map(lambda location: sync_path(self._path(location)), locations))
+
+    def size(self, location: str) -> int:
+        try:
+            return self._path(location).stat().st_size
+        except FileNotFoundError:
+            raise NotFound(f"no file at {location}", hint="it may have been removed by hand") from None
+
     def make_folder(self, location: str) -> None:
         self._path(location).mkdir(parents=True, exist_ok=True)
 
     def delete(self, location: str) -> None:
         self._path(location).unlink(missing_ok=True)
+
+    def delete_all(self, locations: Iterable[str]) -> None:
+        for location in locations:
+            self.delete(location)
 
     def set_aside(self, location: str) -> str:
         path = self._folder_below(location)
@@ -93,6 +131,9 @@ class LocalStorage:
                 if path.is_file():
                     found = path.stat()
                     yield StoredFile(location_of(path), found.st_size, found.st_mtime_ns // 1_000_000)
+
+    def close(self) -> None:
+        """Nothing waits."""
 
     def _folder_below(self, location: str) -> Path:
         path = self._path(location)
@@ -119,6 +160,23 @@ def path_of(location: str) -> Path:
     if "://" in location:
         raise InvalidInput(f"{location} is not a local location", hint="this warehouse is a folder: file:///...")
     return Path(location)
+
+
+@functools.cache
+def _synced_file() -> Any:
+    import pyarrow as pa
+
+    class SyncedFile(pa.OSFile):  # type: ignore[misc]
+        """Arrow's own file, durable when it is closed."""
+
+        path: Path
+
+        def close(self) -> None:
+            if not self.closed:
+                super().close()
+                sync_path(self.path)
+
+    return SyncedFile
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

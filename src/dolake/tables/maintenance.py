@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dolake.tables.thinning import History, Steps, snapshots_to_remove
+
 MERGE_FILES_MIN, MERGE_FILES_MAX = 5, 32
 MERGE_ROWS_MAX = 100_000
 """A publish must not take long: larger files are left to compaction."""
@@ -101,8 +103,7 @@ class Rules:
     deleted_share_max: float
     small_files_max: int
     manifests_max: int
-    snapshots_max: int
-    snapshot_age_max_ms: int
+    snapshots: Steps
     memory_max_bytes: int
 
     def relaxed(self) -> Rules:
@@ -137,8 +138,7 @@ class TableFacts:
     table: str
     files: Sequence[FileFacts]
     manifest_count: int | None = None
-    snapshot_times_ms: Sequence[int] | None = None
-    """Oldest first."""
+    history: History | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,16 +261,10 @@ def _manifests_due(facts: TableFacts, rules: Rules) -> Iterator[Candidate]:
 
 
 def _snapshots_due(facts: TableFacts, rules: Rules, now_ms: int) -> Iterator[Candidate]:
-    times_ms = facts.snapshot_times_ms or ()
-    if count := expired_count(times_ms, rules, now_ms):
-        yield _of_metadata(facts.table, "snapshots", count, f"{count} of {len(times_ms)} snapshots are too many or old")
-
-
-def expired_count(times_ms: Sequence[int], rules: Rules, now_ms: int) -> int:
-    """How many of these snapshots, oldest first, may go: those beyond the most, those too old, and never the last."""
-    too_many = len(times_ms) - rules.snapshots_max
-    too_old = sum(time_ms < now_ms - rules.snapshot_age_max_ms for time_ms in times_ms)
-    return max(0, min(len(times_ms) - 1, max(too_many, too_old)))
+    history = facts.history or History(())
+    if gone := snapshots_to_remove(history, rules.snapshots, now_ms):
+        reason = f"{len(gone)} of {history.snapshot_count} snapshots are more than their age is worth"
+        yield _of_metadata(facts.table, "snapshots", len(gone), reason)
 
 
 def _of_metadata(table: str, kind: Kind, count: int, reason: str) -> Candidate:

@@ -17,6 +17,8 @@ from msgspec import DecodeError, Raw
 from msgspec.json import Decoder, encode
 
 from dolake.errors import Unavailable
+from dolake.storage.base import Storage
+from dolake.storage.duck import duck_store
 from dolake.tables.layout import BEFORE
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ CREATE MACRO range_of(scope, key) AS hash(scope, key) % CAST(1024 AS UBIGINT);
 
 
 @contextlib.contextmanager
-def workshop(scratch: Path | None) -> Iterator[duckdb.DuckDBPyConnection]:
+def workshop(scratch: Path | None, storage: Storage | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """An empty database. What exceeds its memory goes to a folder inside `scratch`, or the system's temporary one."""
     duckdb = _duckdb()
     with tempfile.TemporaryDirectory(prefix="dolake-verify-", dir=scratch) as folder:
@@ -54,6 +56,8 @@ def workshop(scratch: Path | None) -> Iterator[duckdb.DuckDBPyConnection]:
         }
         with duckdb.connect(config=config) as connection:
             connection.execute("SET TimeZone = 'UTC'")
+            if storage and (store := duck_store(storage)):
+                store.open(connection)
             connection.execute(_TABLES)
             connection.create_function(
                 "without_before", _without_before, ["VARCHAR"], "VARCHAR", type="arrow", null_handling="special"

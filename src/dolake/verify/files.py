@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -33,8 +32,13 @@ class StoredRows:
     rows: int
 
     @property
-    def path(self) -> Path:
-        return path_of(self.location)
+    def path(self) -> str:
+        """As DuckDB takes it."""
+        return (
+            self.location
+            if "://" in self.location and not self.location.startswith("file:")
+            else str(path_of(self.location))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,9 @@ def files_of(table: IcebergTable, storage: Storage, check: Check) -> list[DataFi
         return []
     named: dict[StoredRows, bool] = {}
     return [
-        DataFile(file.data, tuple(each for each in file.deletes if _is_whole(each, check, named)))
+        DataFile(file.data, tuple(each for each in file.deletes if _is_whole(each, storage, check, named)))
         for file in planned
-        if _is_whole(file.data, check, named)
+        if _is_whole(file.data, storage, check, named)
     ]
 
 
@@ -83,19 +87,19 @@ def _planned(table: IcebergTable, storage: Storage) -> list[DataFile]:
     return [DataFile(stored(task.file), tuple(map(stored, task.delete_files))) for task in tasks]
 
 
-def _is_whole(file: StoredRows, check: Check, named: dict[StoredRows, bool]) -> bool:
+def _is_whole(file: StoredRows, storage: Storage, check: Check, named: dict[StoredRows, bool]) -> bool:
     """Whether the file is there in its full length; a delete file may come with many data files, and is named once."""
     if file not in named:
-        problem = _problem_with(file)
+        problem = _problem_with(file, storage)
         named[file] = problem is None
         if problem:
             check.differ(f"{file.location} {problem}")
     return named[file]
 
 
-def _problem_with(file: StoredRows) -> str | None:
+def _problem_with(file: StoredRows, storage: Storage) -> str | None:
     try:
-        size = file.path.stat().st_size
-    except FileNotFoundError:
+        size = storage.size(file.location)
+    except NotFound:
         return f"is missing, and with it {file.rows} rows"
     return None if size == file.size_bytes else f"has {size} bytes; the table says {file.size_bytes}"

@@ -29,7 +29,8 @@ from dolake.pipeline.cut import may_say
 from dolake.positions import Position
 from dolake.tables.layout import DDL_OPERATIONS, NO_KEY, QUARANTINE_SUFFIX, table_names
 from dolake.verify.base import NAMED_MAX, Advance, Check, short
-from dolake.wire.messages import Ddl, EventMetadata, RawEvent, decode_raw_batch
+from dolake.wire.binary import decode_raw_batch
+from dolake.wire.messages import Ddl, EventMetadata, RawEvent
 
 if TYPE_CHECKING:
     import duckdb

@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dolake.backup.base import refuse_unfinished
 from dolake.catalog.base import Pointer
 from dolake.catalog.documents import Documents
 from dolake.catalog.readers import current_schema, current_snapshot_id, snapshot_by_id
-from dolake.catalog.sqlite import SqliteStore
+from dolake.catalog.stores import open_store
 from dolake.catalog.values import Json
 from dolake.errors import NotFound, Unavailable
 from dolake.keyindex import KeyIndexView, StaleIndex
 from dolake.positions import Position
-from dolake.storage.local import LocalStorage
+from dolake.settings import CatalogSettings, DoLakeConfig
+from dolake.storage.base import Storage
+from dolake.storage.opening import Place, open_storage
 from dolake.tables.layout import CHANGES_SUFFIX, table_names
 from dolake.tables.names import RESERVED_SUFFIXES
 
+_DEFAULTS = CatalogSettings()
 _TRIES_MAX = 50
 _TRY_AGAIN_S = 0.05
+_IN_HOME = Place()
 
 
 class Moved(Exception):
@@ -72,16 +77,13 @@ class Moment:
 class LakeFiles:
     """The folders of one lake."""
 
-    def __init__(self, home: Path, warehouse: Path, roots: Sequence[Path] = ()) -> None:
-        store = home / "catalog.db"
-        if not store.is_file():  # else the store would be made here, and found empty: a lie about a mistyped folder
-            raise NotFound(f"no catalog in {home}", hint="--home names the server's folder, which has `catalog.db`")
-        if not warehouse.is_dir():
-            raise NotFound(f"no warehouse at {warehouse}", hint="do the settings name the folder that the server uses?")
+    def __init__(self, home: Path, storage: Storage, settings: CatalogSettings = _DEFAULTS) -> None:
+        refuse_unfinished(home)
+        store = open_store(home, settings, must_exist=True)
         self.journal = home / "journal"
-        self.storage = LocalStorage(warehouse, roots)
+        self.storage = storage
         self._indexes = home / "keyindex"
-        self._store = SqliteStore(store)
+        self._store = store
         self._documents = Documents(self.storage)
 
     def close(self) -> None:
@@ -153,9 +155,19 @@ def _chosen(names: list[str], only: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def opened(home: Path, warehouse: Path, roots: Sequence[Path] = ()) -> Iterator[LakeFiles]:
-    lake = LakeFiles(home, warehouse, roots)
+def opened(
+    home: Path, lake: DoLakeConfig, place: Place = _IN_HOME, catalog: CatalogSettings = _DEFAULTS
+) -> Iterator[LakeFiles]:
+    """The lake in this home, whose tables are there or in a store."""
+    warehouse = home / lake.r2_base_path
+    if place.is_local and not warehouse.is_dir():
+        raise NotFound(f"no warehouse at {warehouse}", hint="do the settings name the folder that the server uses?")
+    storage = open_storage(home, lake, place)
     try:
-        yield lake
+        files = LakeFiles(home, storage, catalog)
+        try:
+            yield files
+        finally:
+            files.close()
     finally:
-        lake.close()
+        storage.close()

@@ -48,7 +48,7 @@ def verify(
     for _ in range(_MOMENTS_MAX):
         started = time.monotonic()
         moment = lake.take_moment(only)
-        with workshop(scratch) as connection:
+        with workshop(scratch, lake.storage) as connection:
             run = _Run(
                 lake, moment, connection, progress, rules, is_whole=only is None, is_deduplicating=is_deduplicating
             )

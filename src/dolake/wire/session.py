@@ -7,6 +7,8 @@ again, so a later batch can never overtake it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dolake.changes import StreamId
 from dolake.errors import InvalidSequence, MessageValidationError
 
@@ -75,6 +77,9 @@ class Speakers:
         former.is_taken_over = True
         return former
 
+    def speaker_of(self, stream: StreamId) -> Session | None:
+        return self._sessions.get(stream)
+
     def leave(self, session: Session) -> None:
         """The connection is gone."""
         if session.stream is not None and self._sessions.get(session.stream) is session:
@@ -83,6 +88,10 @@ class Speakers:
     @property
     def source_count(self) -> int:
         return len({stream.source for stream in self._sessions})
+
+    def count_known(self, is_known: Callable[[str], bool]) -> int:
+        """How many sources are connected, of those that somebody may know of."""
+        return sum(is_known(source) for source in {stream.source for stream in self._sessions})
 
     def __len__(self) -> int:
         return len(self._sessions)

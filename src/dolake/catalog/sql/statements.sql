@@ -43,7 +43,8 @@ SELECT position, generation, at_ms FROM published;
 UPDATE published SET position = :to_position, at_ms = :at_ms
 WHERE position = :from_position AND generation = :generation;
 -- name: note_publish
-INSERT OR REPLACE INTO publishes (position, at_ms) VALUES (:position, :at_ms);
+INSERT INTO publishes (position, at_ms) VALUES (:position, :at_ms)
+ON CONFLICT (position) DO UPDATE SET at_ms = excluded.at_ms;
 -- name: time_of
 SELECT at_ms FROM publishes WHERE position <= :position ORDER BY position DESC LIMIT 1;
 -- name: position_at
@@ -53,6 +54,25 @@ UPDATE published SET generation = generation + 1;
 -- name: recall_answer
 SELECT answer FROM answers WHERE key = :key AND until_ms > :now_ms;
 -- name: keep_answer
-INSERT OR REPLACE INTO answers (key, answer, until_ms) VALUES (:key, :answer, :until_ms);
+INSERT INTO answers (key, answer, until_ms) VALUES (:key, :answer, :until_ms)
+ON CONFLICT (key) DO UPDATE SET answer = excluded.answer, until_ms = excluded.until_ms;
+-- name: remember
+INSERT INTO answers (key, answer, until_ms) VALUES (:key, :answer, :until_ms)
+ON CONFLICT (key) DO UPDATE SET answer = excluded.answer, until_ms = excluded.until_ms
+WHERE answers.until_ms <= :now_ms;
 -- name: forget_answers
 DELETE FROM answers WHERE until_ms <= :now_ms;
+-- name: count_rows
+SELECT (SELECT count(*) FROM namespaces), (SELECT count(*) FROM pointers), (SELECT count(*) FROM publishes),
+       (SELECT count(*) FROM answers);
+-- name: every_namespace
+SELECT key, parent, properties FROM namespaces;
+-- name: every_publish
+SELECT position, at_ms FROM publishes;
+-- name: every_answer
+SELECT key, answer, until_ms FROM answers;
+-- name: enter_pointer
+INSERT INTO pointers (namespace, name, kind, uuid, metadata_location, version, is_managed, folders)
+VALUES (:namespace, :name, :kind, :uuid, :metadata_location, :version, :is_managed, :folders);
+-- name: set_published
+UPDATE published SET position = :position, generation = :generation, at_ms = :at_ms;

@@ -1,0 +1,205 @@
+"""The un-flushed tail by key: which changes of a row are durable and not yet in its table.
+
+From the journal, which it follows by itself; to lookup.py. It is apart from tail.py, because a statement makes typed
+rows of all changes that wait, under a lock, while a look-up wants those of one key, and must wait for nobody. Only
+tables that somebody looks rows up in are followed, and only for as long as somebody does. Promise: for a key all of its
+changes in a part of the journal, newest first, whole transactions only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import UNSET
+
+from dolake.changes import StreamId
+from dolake.errors import Unavailable
+from dolake.journal.reader import JournalReader, Place
+from dolake.journal.record import Record
+from dolake.pipeline.cut import may_say, metadata_of
+from dolake.positions import Position
+from dolake.query.transactions import Transactions
+from dolake.tables.layout import CLEARING, DDL_OPERATIONS
+from dolake.tables.names import plain_table_name
+from dolake.wire.binary import decode_raw_batch
+from dolake.wire.messages import RawEvent
+
+Key = tuple[str, str]
+"""A row's id, and its source where that is a part of the key."""
+_BLOCK_CHANGES = 2_000
+_ASKED_S = 60.0
+_MARKS = (b'"previousRowId"', b'"ddl"')
+
+
+class KeyChange(NamedTuple):
+    """A change that touches a key."""
+
+    position: Position
+    event: RawEvent
+    record: Record
+
+
+@dataclass(slots=True)
+class _Block:
+    """Changes of some neighbouring records, by table and key. All of it is let go at once."""
+
+    start: Position
+    end: Position
+    change_count: int = 0
+    byte_count: int = 0
+    by_key: dict[str, dict[Key, list[KeyChange]]] = field(default_factory=dict)
+    clears: dict[str, list[KeyChange]] = field(default_factory=dict)
+    """Where tables were emptied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The tail of one table from where its snapshot ends: what `changes` looks at."""
+
+    blocks: tuple[_Block, ...]
+    table: str
+    start: Position
+    end: Position
+    held: dict[StreamId, Position]
+
+    def cleared_at(self) -> Position | None:
+        """Where the table was last emptied."""
+        found = [each for block in self.blocks for each in block.clears.get(self.table, ()) if self._is_shown(each)]
+        return found[-1].position if found else None
+
+    def changes(self, key: Key) -> list[KeyChange]:
+        """Of this key, newest first."""
+        found = []
+        for block in reversed(self.blocks):
+            changes = block.by_key.get(self.table, {}).get(key)
+            if changes is not None:
+                found += [each for each in reversed(changes) if self._is_shown(each)]
+        return found
+
+    def _is_shown(self, change: KeyChange) -> bool:
+        if not self.start <= change.position < self.end:
+            return False
+        return not self.held or change.position < self.held.get(change.record.stream, self.end)
+
+
+class KeyTail:
+    """Follows the journal. Any thread may ask; nobody holds the lock for longer than reading on takes."""
+
+    def __init__(self, journal: Path, *, has_source_in_key: bool, bytes_max: int) -> None:
+        self._reader = JournalReader(journal)
+        self._has_source_in_key, self.bytes_max = has_source_in_key, bytes_max
+        self._lock = threading.Lock()
+        self._asked_s: dict[str, float] = {}
+        self._blocks: deque[_Block] = deque()
+        self._transactions = Transactions()
+        self._start: Position = 0
+        self._end: Position | None = None
+        self._place: Place | None = None
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def durable(self) -> Position:
+        return self._reader.durable()
+
+    def part(self, table: str, start: Position, end: Position) -> Part | None:
+        """The tail of a table between these; None where its beginning is let go already: then look anew."""
+        with self._lock:
+            if table not in self._asked_s:
+                self._begin_at(start)  # what was read so far was read without it
+            self._asked_s[table] = time.monotonic()
+            if self._end is None:
+                self._begin_at(start)
+            if start < self._start:
+                return None
+            self._read(start, end)
+            return Part(tuple(self._blocks), table, start, end, dict(self._transactions.held(end)))
+
+    def follow(self, committed: Position, to: Position) -> None:
+        """Read on while somebody asks, so that a look-up finds most of it read; else let all of it go."""
+        with self._lock:
+            now = time.monotonic()
+            self._asked_s = {table: at for table, at in self._asked_s.items() if now - at < _ASKED_S}
+            if not self._asked_s:
+                self._blocks.clear()
+                self._end = None
+            elif self._end is not None:
+                self._read(committed, to)
+
+    @property
+    def byte_count(self) -> int:
+        return sum(block.byte_count for block in self._blocks)
+
+    def _begin_at(self, position: Position) -> None:
+        self._blocks.clear()
+        self._transactions = Transactions()
+        self._start = self._end = position
+        self._place = None
+
+    def _read(self, committed: Position, to: Position) -> None:
+        assert self._end is not None
+        if self._end < committed:
+            self._begin_at(committed)
+        self._start = max(self._start, committed)
+        while self._blocks and self._blocks[0].end <= self._start:
+            self._blocks.popleft()
+        self._transactions.forget(self._start)
+        if to <= self._end:
+            return
+        for place, record in self._reader.walk(self._end, to, self._place):
+            self._place = place
+            self._add(record)
+        self._end = max(self._end, to)
+        if self.byte_count > self.bytes_max:
+            raise Unavailable(
+                f"more than {self.bytes_max} bytes of changes wait to be published",
+                hint="look at the pipeline in /status, or raise query.tail_max_bytes",
+            )
+
+    def _add(self, record: Record) -> None:
+        assert self._end is not None
+        events = decode_raw_batch(record.payload).events
+        self._transactions.follow(record, events)
+        first = max(self._end - record.position, 0)
+        self._end = record.end
+        wanted = {name: plain for name in record.tables if (plain := plain_table_name(name)) in self._asked_s}
+        if not wanted:
+            return
+        if not self._blocks or self._blocks[-1].change_count >= _BLOCK_CHANGES:
+            self._blocks.append(_Block(record.position, record.end))
+        # Parts that were handed out hold older blocks and this one: what is added is behind their end.
+        block = self._blocks[-1]
+        source = str(record.stream) if self._has_source_in_key else ""
+        is_plain = not any(may_say(mark, record.payload) for mark in _MARKS)
+        for at in range(first, len(events)):
+            event = events[at]
+            table = wanted.get(event.table)
+            if table is None:
+                continue
+            keys = block.by_key.setdefault(table, {})
+            change = KeyChange(record.position + at, event, record)
+            if is_plain or event.metadata is UNSET or not _note_odd(block, keys, table, source, change):
+                keys.setdefault((event.row_id, source), []).append(change)
+        block.end = record.end
+        block.change_count += len(events)
+        block.byte_count += len(record.payload)
+
+
+def _note_odd(block: _Block, keys: dict[Key, list[KeyChange]], table: str, source: str, change: KeyChange) -> bool:
+    """A change that moves a row is one of both keys; one of the table itself is one of no key: then it is done."""
+    metadata = metadata_of(change.event)
+    if metadata is None:
+        return False
+    if metadata.ddl is not None:
+        if DDL_OPERATIONS[metadata.ddl.action] in CLEARING:
+            block.clears.setdefault(table, []).append(change)
+        return True
+    previous = metadata.previous_row_id
+    if previous is not None and previous != change.event.row_id and change.event.operation == "UPDATE":
+        keys.setdefault((previous, source), []).append(change)
+    return False

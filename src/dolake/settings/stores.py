@@ -1,0 +1,70 @@
+"""The settings of a store: where the tables are if not in the home, and how to get there.
+
+From schema.py, which has all other sections. Names that end in a key, a secret or a token print as `***` (names.py).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from dolake.settings.words import RESTART, says, whole
+
+_STORAGE_LOCATION = Meta(
+    pattern=r"^((s3|r2)://([A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*)?)?\Z",
+    max_length=1024,
+    description="Where the tables are: empty for a folder of the home, or a place in an S3-compatible store.",
+    extra={
+        **RESTART,
+        "allowed": "empty, `s3://bucket/path` (or `r2://`, which means the same), or `s3://` alone for `r2_bucket_name`"
+        " and `r2_base_path`",
+    },
+)
+_STORAGE_ENDPOINT = Meta(
+    pattern=r"^(https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(:[0-9]{1,5})?)?\Z",
+    max_length=1024,
+    description="Address of the store; empty means AWS.",
+    extra={**RESTART, "allowed": "empty, or an address such as `https://<account>.r2.cloudflarestorage.com`"},
+)
+
+
+def _word_for_store(description: str, allowed: str) -> Meta:
+    return Meta(
+        pattern=r"^[!-~]*\Z",
+        max_length=4096,
+        description=description,
+        extra={**RESTART, "allowed": f"empty, or {allowed}"},
+    )
+
+
+class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the tables' files are: a folder of the home, or an S3-compatible store."""
+
+    location: Annotated[str, _STORAGE_LOCATION] = ""
+    endpoint: Annotated[str, _STORAGE_ENDPOINT] = ""
+    region: Annotated[
+        str,
+        _word_for_store(
+            "Region of the bucket; empty means what the environment or the profile says.", "`eu-central-1`"
+        ),
+    ] = ""
+    path_style: Annotated[
+        Literal["auto", "on", "off"],
+        says("Name the bucket in the path and not in the host; `auto` does so where there is an endpoint.", RESTART),
+    ] = "auto"
+    access_key_id: Annotated[
+        str, _word_for_store("Key of the store; empty means that of the environment or the profile.", "a key")
+    ] = ""
+    secret_access_key: Annotated[str, _word_for_store("The secret of that key.", "a secret")] = ""
+    session_token: Annotated[str, _word_for_store("The session of that key, where it has one.", "a token")] = ""
+    profile: Annotated[
+        str, _word_for_store("Profile in the shared AWS files that has key and region.", "the name of a profile")
+    ] = ""
+    timeout_ms: Annotated[
+        int, whole("Longest wait for the store to say something, for one try.", 100, 600_000, RESTART)
+    ] = 20_000
+    tries_max: Annotated[
+        int,
+        whole("Most tries of a request that the store did not answer well; the waits between grow.", 1, 20, RESTART),
+    ] = 5

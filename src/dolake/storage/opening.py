@@ -1,0 +1,52 @@
+"""Which storage the settings mean: a folder of the home, or a place in a store.
+
+From whoever keeps or reads files of the lake. The store's client is loaded only where there is a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from dolake.settings import CatalogSettings, DoLakeConfig, StorageSettings
+from dolake.storage.base import Storage
+from dolake.storage.local import LocalStorage
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the tables are, and how to get there; an empty location is a folder of this machine."""
+
+    location: str = ""
+    settings: StorageSettings = StorageSettings()
+    roots: tuple[str, ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        return not self.location
+
+
+def place_of(lake: DoLakeConfig, storage: StorageSettings, catalog: CatalogSettings | None = None) -> Place:
+    """What the settings say, put together."""
+    scheme, _, rest = storage.location.partition("://")
+    if not scheme:
+        return Place(settings=storage, roots=catalog.location_roots if catalog else ())
+    bucket, _, path = rest.partition("/")
+    location = f"s3://{bucket or lake.r2_bucket_name}/{path or lake.r2_base_path}"
+    roots = [root for root in (catalog.location_roots if catalog else ()) if "://" in root]
+    return Place(location, storage, tuple(roots))
+
+
+def open_storage(home: Path, lake: DoLakeConfig, place: Place) -> Storage:
+    """The warehouse, and the other places where tables may be."""
+    if place.is_local:
+        return LocalStorage(home / lake.r2_base_path, [Path(root) for root in place.roots if "://" not in root])
+    return open_store(place)
+
+
+def open_store(place: Place, roots: Sequence[str] = ()) -> Storage:
+    """The same for a place in a store."""
+    from dolake.storage.s3 import S3Storage  # 40 MB that a lake on a folder does without
+
+    return S3Storage(place.location, place.settings, (*place.roots, *roots))

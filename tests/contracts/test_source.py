@@ -1,0 +1,451 @@
+"""What every source promises (sources/base.py): copy, stream, crash, resume, schema change, transaction, re-sync.
+
+A real lake in the test's own loop takes the changes; its journal, folded, must be the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dolake.changes import Change, StreamId
+from dolake.sources.base import SourceStatus, Standing
+from dolake.sources.runner import Runner, Shard
+from dolake.sources.sqlite import SqliteSource, disable_cdc, enable_cdc, resync, status
+from tests.support.aio import run
+from tests.support.lake import running_lake
+from tests.support.mirror import Mirror, events_in
+
+STREAM = StreamId("shop")
+
+
+class SqliteDatabase:
+    """A SQLite file as the application sees it, beside the source that follows it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "shop.db"
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.db = sqlite3.connect(self.path, isolation_level=None)
+        self.db.execute("PRAGMA journal_mode = WAL")
+
+    def do(self, sql: str, *values: Any) -> list[Any]:
+        return self.db.execute(sql, values).fetchall()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.do("BEGIN")
+        yield
+        self.do("COMMIT")
+
+    def enable(self) -> None:
+        enable_cdc(self.path)
+
+    def disable(self) -> None:
+        disable_cdc(self.path)
+
+    def status(self) -> SourceStatus:
+        return status(self.path)
+
+    def resync(self, table: str) -> None:
+        resync(self.path, table)
+
+    def open_source(self) -> SqliteSource:
+        return SqliteSource(self.path)
+
+    def shard(self) -> Shard:
+        return Shard(STREAM, self.open_source)
+
+    def kept_events(self) -> int:
+        """How many events are still in the database."""
+        return int(self.do("SELECT count(*) FROM _dolake_outbox")[0][0])
+
+    def lose(self, statement: str) -> None:
+        """A change that nobody captures: the trigger is away for a moment."""
+        ((name, sql),) = self.do(
+            "SELECT name, sql FROM sqlite_schema WHERE name LIKE '%delete' AND tbl_name = 'orders'"
+        )
+        self.do("BEGIN")
+        self.do(f"DROP TRIGGER {name}")
+        self.do(statement)
+        self.do(sql)
+        self.do("COMMIT")
+
+    def back_up(self) -> Path:
+        copy = self.path.with_suffix(".backup")
+        target = sqlite3.connect(copy)
+        self.db.backup(target)
+        target.close()
+        return copy
+
+    def restore(self, backup: Path) -> None:
+        self.db.close()
+        for part in self.path.parent.glob("shop.db*"):
+            part.unlink()
+        shutil.copy(backup, self.path)
+        self.db = sqlite3.connect(self.path, isolation_level=None)
+
+    def description(self) -> list[Any]:
+        return self.do("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name")
+
+    def bring(self) -> Mirror:
+        """Run the source until all is told; what the lake has then."""
+
+        async def story() -> None:
+            async with running_lake(self.home) as (_, url):
+                failures = await Runner(url, is_once=True).run([self.shard()])
+                assert not failures
+
+        run(story(), timeout_s=120)
+        return Mirror.of(self.home)
+
+    def events(self) -> list[dict[str, Any]]:
+        return list(events_in(self.home))
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        cursor = self.db.execute(f'SELECT * FROM "{table}"')  # noqa: S608
+        names = [column[0] for column in cursor.description]
+        found = [
+            {name: value for name, value in zip(names, row, strict=True) if value is not None}
+            for row in cursor.fetchall()
+        ]
+        return sorted(found, key=repr)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[SqliteDatabase]:
+    database = SqliteDatabase(tmp_path)
+    yield database
+    database.db.close()
+
+
+def as_event(change: Change) -> dict[str, Any]:
+    return {
+        "table": change.table,
+        "operation": change.operation,
+        "rowId": change.row_id,
+        "after": change.after,
+        "metadata": change.metadata,
+    }
+
+
+def rest_of(source: SqliteSource) -> list[Change]:
+    found: list[Change] = []
+    while source.has_work():
+        if group := source.look():
+            found += group.changes
+    return found
+
+
+def fill(database: SqliteDatabase, rows: int = 1_200) -> None:
+    database.do("CREATE TABLE orders (id INTEGER PRIMARY KEY, city TEXT, amount REAL)")
+    with database.transaction():
+        for number in range(rows):
+            database.do("INSERT INTO orders VALUES (?, ?, ?)", number, f"city {number % 7}", number * 1.1)
+
+
+# --- copy and stream -------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_were_there_are_copied_and_later_changes_follow(database: SqliteDatabase) -> None:
+    fill(database)
+    database.enable()
+    database.do("UPDATE orders SET city = 'Oslo' WHERE id = 5")
+    database.do("DELETE FROM orders WHERE id = 6")
+    assert database.bring().rows("orders") == database.rows("orders")
+    database.do("INSERT INTO orders VALUES (5000, 'Bergen', 1)")
+    database.do("UPDATE orders SET id = 6000 WHERE id = 7")
+    count = len(database.events())
+    assert database.bring().rows("orders") == database.rows("orders")
+    assert [event["operation"] for event in database.events()[count:]] == ["INSERT", "UPDATE"]
+    assert database.events()[-1]["metadata"]["previousRowId"] == "7"
+
+
+def test_changes_made_while_the_copy_goes_on_win_over_copied_rows(database: SqliteDatabase) -> None:
+    fill(database)
+    database.enable()
+    source = database.open_source()
+    source.resume(Standing(0, 0))
+    mirror, count = Mirror(), 0
+    while group := source.look():
+        count += 1
+        database.do("UPDATE orders SET city = city || '!' WHERE id % 100 = ?", count)
+        database.do("DELETE FROM orders WHERE id = ?", 1_199 - count)
+        database.do("INSERT INTO orders VALUES (?, 'new', ?)", 2_000 + count, count)
+        for change in group.changes:
+            mirror.apply(as_event(change))
+        if count > 20:
+            break
+    for change in rest_of(source):
+        mirror.apply(as_event(change))
+    source.close()
+    assert mirror.rows("orders") == database.rows("orders")
+
+
+def test_an_empty_table_is_copied_too_and_takes_rows_later(database: SqliteDatabase) -> None:
+    database.do("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    database.enable()
+    database.bring()
+    database.do("INSERT INTO orders VALUES (1)")
+    assert database.bring().rows("orders") == [{"id": 1}]
+
+
+# --- crash and resume ------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_dies_anywhere_goes_on_so_that_every_change_arrives_once(database: SqliteDatabase) -> None:
+    fill(database, rows=700)
+    database.enable()
+    durable = 0
+    sent: list[Change] = []
+    for step in range(60):
+        source = database.open_source()
+        source.resume(Standing(0, durable))
+        for _ in range(step % 3 + 1):
+            database.do("UPDATE orders SET amount = ? WHERE id = ?", float(step), step)
+            if group := source.look():
+                keeps = group.changes[: len(group.changes) * (step % 4) // 3]  # the lake got a part, and we never heard
+                sent += keeps
+                durable = max([durable, *(change.sequence for change in keeps)])
+                if len(keeps) < len(group.changes):
+                    break
+        source._store.close()  # dies: nothing is written down
+    source = database.open_source()
+    source.resume(Standing(0, durable))
+    sent += rest_of(source)
+    source.close()
+    sequences = [change.sequence for change in sent]
+    assert sequences == sorted(set(sequences))
+    mirror = Mirror()
+    for change in sent:
+        mirror.apply(as_event(change))
+    assert mirror.rows("orders") == database.rows("orders")
+
+
+def test_a_crash_in_the_middle_of_a_group_does_not_split_its_transaction(database: SqliteDatabase) -> None:
+    fill(database, rows=0)
+    database.enable()
+    source = database.open_source()
+    source.resume(Standing(0, 0))
+    assert source.look() is None
+    with database.transaction():
+        for number in range(10):
+            database.do("INSERT INTO orders VALUES (?, 'x', 1)", number)
+    first = source.look()
+    assert first is not None
+    source._store.close()
+    database.do("INSERT INTO orders VALUES (100, 'later', 1)")
+    source = database.open_source()
+    source.resume(Standing(0, first.changes[3].sequence))
+    rest, later = source.look(), source.look()
+    source.close()
+    assert rest is not None
+    assert later is not None
+    ids = {(change.metadata or {})["transactionId"] for change in (*first.changes, *rest.changes)}
+    assert len(ids) == 1
+    assert len(rest.changes) == 6
+    assert (rest.changes[-1].metadata or {})["transactionEnd"]
+    assert (later.changes[0].metadata or {})["transactionId"] not in ids
+
+
+def test_what_is_acknowledged_is_forgotten_and_numbers_are_never_used_again(database: SqliteDatabase) -> None:
+    fill(database)
+    database.enable()
+    database.bring()
+    highest = max(event["sequence"] for event in database.events())
+    database.do("INSERT INTO orders VALUES (9000, 'x', 1)")
+    status_before = database.status()
+    assert status_before.pending == 1
+    assert status_before.acknowledged_sequence == highest
+    database.bring()
+    assert database.events()[-1]["sequence"] == highest + 1
+    assert database.status().pending == 0
+    assert database.kept_events() <= 1
+
+
+def test_a_server_that_is_away_is_waited_for(database: SqliteDatabase) -> None:
+    fill(database)
+    database.enable()
+    database.bring()
+    database.do("UPDATE orders SET city = 'Oslo'")
+
+    async def story() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        running = asyncio.create_task(Runner(f"http://127.0.0.1:{port}", is_once=True).run([database.shard()]))
+        await asyncio.sleep(0.1)
+        async with running_lake(database.home, port=port):
+            await running
+
+    run(story(), timeout_s=120)
+    assert Mirror.of(database.home).rows("orders") == database.rows("orders")
+
+
+# --- restored from a backup ------------------------------------------------------------------------------------------
+
+
+def test_a_database_restored_from_a_backup_is_noticed_and_copied_again(database: SqliteDatabase) -> None:
+    fill(database, rows=50)
+    database.enable()
+    database.bring()
+    backup = database.back_up()
+    database.do("INSERT INTO orders VALUES (777, 'gone after the restore', 1)")
+    database.do("DELETE FROM orders WHERE id = 1")
+    database.bring()
+    database.restore(backup)
+    database.do("INSERT INTO orders VALUES (888, 'after', 1)")
+    database.do("INSERT INTO orders VALUES (889, 'after', 1)")
+    database.do("INSERT INTO orders VALUES (890, 'after', 1)")
+    assert database.bring().rows("orders") == database.rows("orders")
+    assert database.events()[-1]["epoch"] == 1
+    database.do("INSERT INTO orders VALUES (891, 'after', 1)")
+    count = len(database.events())
+    assert database.bring().rows("orders") == database.rows("orders")
+    assert len(database.events()) == count + 1
+
+
+def test_a_lake_that_lost_everything_gets_everything_again(database: SqliteDatabase, tmp_path: Path) -> None:
+    fill(database, rows=50)
+    database.enable()
+    database.bring()
+    database.home = tmp_path / "another home"
+    database.home.mkdir()
+    assert database.bring().rows("orders") == database.rows("orders")
+
+
+def test_a_database_that_is_enabled_anew_is_copied_again_in_a_new_epoch(database: SqliteDatabase) -> None:
+    fill(database, rows=50)
+    database.enable()
+    database.bring()
+    database.disable()
+    database.do("DELETE FROM orders WHERE id < 10")
+    database.enable()
+    assert database.bring().rows("orders") == database.rows("orders")
+    assert database.events()[-1]["epoch"] == 1
+
+
+# --- re-sync ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_table_is_copied_again_and_rows_that_were_deleted_unseen_vanish(database: SqliteDatabase) -> None:
+    fill(database, rows=50)
+    database.do("CREATE TABLE customers (id INTEGER PRIMARY KEY)")
+    database.do("INSERT INTO customers VALUES (1)")
+    database.enable()
+    database.bring()
+    database.lose("DELETE FROM orders WHERE id < 20")
+    database.do("UPDATE orders SET city = 'Rome' WHERE id = 30")
+    assert database.bring().rows("orders") != database.rows("orders")
+    count = len(database.events())
+    database.resync("orders")
+    assert database.bring().rows("orders") == database.rows("orders")
+    assert {event["table"] for event in database.events()[count:]} == {"orders"}
+
+
+# --- schema changes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["ALTER TABLE orders ADD COLUMN note TEXT", "UPDATE orders SET note = 'new' WHERE id < 5"],
+        ["ALTER TABLE orders ADD COLUMN note TEXT DEFAULT 'none'", "INSERT INTO orders VALUES (999, 'x', 1, 'own')"],
+        ["ALTER TABLE orders RENAME COLUMN city TO town", "UPDATE orders SET town = 'Bergen' WHERE id < 5"],
+        ["ALTER TABLE orders DROP COLUMN city", "INSERT INTO orders VALUES (999, 2)",
+         "DELETE FROM orders WHERE id = 2"],
+        [
+            "ALTER TABLE orders RENAME COLUMN city TO town",
+            "ALTER TABLE orders DROP COLUMN amount",
+            "ALTER TABLE orders ADD COLUMN amount TEXT DEFAULT 'a lot'",
+            "UPDATE orders SET town = 'Bergen' WHERE id < 5",
+            "INSERT INTO orders VALUES (999, 'y', 'z')",
+        ],
+        ["DELETE FROM orders WHERE id < 3", "DROP TABLE orders",
+         "CREATE TABLE orders (id INTEGER PRIMARY KEY, other TEXT)",
+         "INSERT INTO orders VALUES (1, 'another table')"],
+        ["CREATE TABLE orders_new AS SELECT id, amount FROM orders", "DROP TABLE orders",
+         "ALTER TABLE orders_new RENAME TO orders", "UPDATE orders SET amount = 1 WHERE id = 1"],
+    ],
+    ids=["added", "added with a default", "renamed", "dropped", "all at once", "made anew", "rebuilt"],
+)  # fmt: skip
+def test_changed_columns_and_what_was_written_before_anybody_noticed(
+    database: SqliteDatabase, statements: list[str]
+) -> None:
+    fill(database, rows=50)
+    database.enable()
+    database.bring()
+    for statement in statements:
+        database.do(statement)
+    assert database.bring().rows("orders") == database.rows("orders")
+    database.do("UPDATE orders SET id = id + 10000 WHERE id > 40")
+    database.do("DELETE FROM orders WHERE id = 10")
+    assert database.bring().rows("orders") == database.rows("orders")
+
+
+def test_new_dropped_and_renamed_tables_are_noticed(database: SqliteDatabase) -> None:
+    fill(database, rows=50)
+    database.enable()
+    database.bring()
+    database.do("CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT)")
+    database.do("INSERT INTO customers VALUES (1, 'before anybody noticed')")
+    database.do("ALTER TABLE orders RENAME TO purchases")
+    database.do("DELETE FROM purchases WHERE id = 3")
+    mirror = database.bring()
+    assert mirror.rows("customers") == database.rows("customers")
+    assert mirror.rows("purchases") == database.rows("purchases")
+    assert "orders" not in mirror.tables
+    database.do("DROP TABLE customers")
+    assert database.bring().rows("customers") == []
+
+
+# --- transactions ----------------------------------------------------------------------------------------------------
+
+
+def test_the_changes_of_a_transaction_share_their_id_and_the_last_one_ends_it(database: SqliteDatabase) -> None:
+    fill(database, rows=0)
+    database.enable()
+    database.bring()
+    with database.transaction():
+        for number in range(1_500):
+            database.do("INSERT INTO orders VALUES (?, 'x', 1)", number)
+        database.do("UPDATE orders SET amount = 2 WHERE id = 1")
+    database.bring()
+    metadata = [event["metadata"] for event in database.events()]
+    assert len({each["transactionId"] for each in metadata}) == 1
+    assert [index for index, each in enumerate(metadata) if each.get("transactionEnd")] == [1_500]
+
+
+def test_what_is_rolled_back_is_never_told(database: SqliteDatabase) -> None:
+    fill(database, rows=1)
+    database.enable()
+    database.bring()
+    count = len(database.events())
+    database.do("BEGIN")
+    database.do("INSERT INTO orders VALUES (999, 'x', 1)")
+    database.do("ROLLBACK")
+    database.do("INSERT INTO orders VALUES (1000, 'x', 1)")
+    database.bring()
+    assert [event["rowId"] for event in database.events()[count:]] == ["1000"]
+
+
+# --- and away --------------------------------------------------------------------------------------------------------
+
+
+def test_disabling_leaves_no_trace(database: SqliteDatabase) -> None:
+    fill(database, rows=5)
+    before = database.description()
+    database.enable()
+    database.bring()
+    assert database.description() != before
+    database.disable()
+    assert database.description() == before
+    database.do("DELETE FROM orders")

@@ -1,0 +1,166 @@
+"""A lake whose tables are in an S3 store, from the first change to a clean `dolake verify`, through a kill -9."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from benchmarks.engines import duck_on
+from dolake.client.sync import connect
+from tests.journeys.asking_support import delete, flush, insert, post, update, wait_for_answers, wait_until
+from tests.support.command import dolake
+from tests.support.s3 import KEY, SECRET, S3Server
+from tests.support.server import ServerProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_REQUESTS_MAX = 8
+"""For each Iceberg table and flush: its data file, deletes, their manifests, the list, the metadata and the hint."""
+_SETTINGS = """\
+freshness_target_ms = 60_000
+[compaction]
+min_files_to_compact = 2
+auto_compact = false
+[maintenance]
+small_files_max = 2
+gc_grace_ms = 0
+"""
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> str:
+    return s3.new_bucket()
+
+
+@pytest.fixture
+def server(tmp_path: Path, s3: S3Server, bucket: str) -> Iterator[ServerProcess]:
+    environ = s3.environment(f"r2://{bucket}/lake")
+    with ServerProcess(tmp_path, settings=_SETTINGS, environ=environ, has_pipeline=True) as running:
+        wait_for_answers(running)
+        yield running
+
+
+def test_a_lake_in_a_store_tells_the_whole_story(server: ServerProcess, s3: S3Server, bucket: str) -> None:
+    with connect(server.url, source="shop") as lake:
+        lake.send([insert("orders", str(n), id=n, item="tea", price=2.5) for n in range(100)])
+        assert _count(server) == 100  # from the journal: nothing is in the store yet
+        flush(server)
+        before_ms = time.time_ns() // 1_000_000
+        assert _count(server) == 100
+        requests = _requests_of_a_flush(server, s3, lake)
+        assert set(requests) == {"orders", "orders__changes"}
+        assert max(requests.values()) <= _REQUESTS_MAX, requests
+        lake.send([delete("orders", "3", id=3), insert("orders", "new", id=100, item="pot")])
+        assert _rows(server, "SELECT count(*) AS n, max(price) AS p FROM orders") == [{"n": 100, "p": 3.5}]
+        assert _rows(server, "SELECT max(price) AS p FROM orders", asOf=before_ms) == [{"p": 2.5}]
+        for key, item in (("7", "tea"), ("new", "pot")):  # one in the store, one in the journal
+            status, found = server.get(f"/v1/tables/default/orders/rows/{key}")
+            assert (status, found["row"]["item"]) == (200, item), found
+
+        _assert_the_lake_goes_on_without_its_store(server, s3, lake)
+        server.kill()
+        server.start()
+        lake.send([insert("orders", "later", id=101, item="cup")])
+        flush(server)
+    wait_for_answers(server)
+    assert _count(server) == 102
+    _assert_others_read_it(server, s3)
+    _assert_upkeep_leaves_what_is_needed(server, s3, bucket)
+    assert _count(server) == 102
+    assert server.stop() == 0
+    report = dolake("verify", "--home", server.home, environ=s3.environment(f"s3://{bucket}/lake"))
+    assert report.returncode == 0, report.stdout + report.stderr
+    assert "0 differences" in report.stdout
+    refused = dolake("backup", server.home / "copy", "--home", server.home, environ=s3.environment("s3://b/p"))
+    assert refused.returncode != 0
+    assert "store" in refused.stderr
+    assert not (server.home / "warehouse").exists()
+    assert SECRET not in server.log
+
+
+def _requests_of_a_flush(server: ServerProcess, s3: S3Server, lake: Any) -> Counter[str]:
+    """By table, when everything has been opened once."""
+    began = 0
+    for price in (3.0, 3.5):
+        lake.send([update("orders", str(n), id=n, item="tea", price=price) for n in range(0, 100, 10)])
+        time.sleep(1.2)  # what comes after a commit, such as the hint, belongs to the flush before
+        began = len(s3.log)
+        flush(server)
+        time.sleep(1.2)
+    return Counter(path.split("/")[4] for _, path in s3.log[began:])
+
+
+def _assert_the_lake_goes_on_without_its_store(server: ServerProcess, s3: S3Server, lake: Any) -> None:
+    """Changes are acknowledged, and what is known can be asked for; publishes fail and say so."""
+    before = _count(server)
+    s3.is_down = True
+    try:
+        lake.send([insert("orders", "meanwhile", id=102, item="jug")])
+        assert _count(server) == before + 1
+        server.get("/flush", method="POST")
+        wait_until(lambda: "publish failed" in server.log, lambda: server.log[-2000:])
+    finally:
+        s3.is_down = False
+
+
+def _assert_others_read_it(server: ServerProcess, s3: S3Server) -> None:
+    """With nothing but the catalog's address, and keys of their own."""
+    host = s3.endpoint.removeprefix("http://")
+    with duck_on(server.url) as duck:
+        duck.execute(
+            f"CREATE SECRET own (TYPE s3, KEY_ID '{KEY}', SECRET '{SECRET}', ENDPOINT '{host}', URL_STYLE 'path',"
+            " USE_SSL false, REGION 'us-east-1')"
+        )
+        assert duck.execute("SELECT count(*), max(price) FROM lake.default.orders").fetchone() == (102, 3.5)
+    keys = {"s3.access-key-id": KEY, "s3.secret-access-key": SECRET}
+    catalog = RestCatalog("lake", uri=server.url, **keys)  # where the store is, the catalog says
+    try:
+        rows = catalog.load_table("default.orders").scan().to_arrow()
+        assert rows.num_rows == 102
+        assert catalog.load_table("default.orders__changes").scan().to_arrow().num_rows == 124
+    finally:
+        catalog.close()
+
+
+def _assert_upkeep_leaves_what_is_needed(server: ServerProcess, s3: S3Server, bucket: str) -> None:
+    """Files become fewer, old snapshots go, and then their files."""
+    server.get("/v1/config", method="PATCH", body={"maintenance": {"snapshotsMax": 1}})
+    before = _data_files(s3, bucket)
+    for kinds in (["files", "deletes"], ["snapshots"], ["garbage"], ["garbage"]):
+        _run_job(server, kinds)
+    after = _data_files(s3, bucket)
+    assert len(after) < len(before), (before, after)
+
+
+def _run_job(server: ServerProcess, kinds: list[str]) -> None:
+    status, answer = server.get("/v1/compaction/run", method="POST", body={"kinds": kinds})
+    assert status == 202, answer
+    wait_until(lambda: _state_of(server, answer["jobId"]) == "done", lambda: server.log[-2000:])
+
+
+def _state_of(server: ServerProcess, job: str) -> str:
+    found = server.get(f"/v1/compaction/jobs/{job}")[1]
+    assert found["state"] != "failed", found
+    return str(found["state"])
+
+
+def _data_files(s3: S3Server, bucket: str) -> list[str]:
+    client = s3.client()
+    found = client.list_objects_v2(Bucket=bucket)["Contents"]
+    client.close()
+    return [each["Key"] for each in found if each["Key"].endswith(".parquet")]
+
+
+def _rows(server: ServerProcess, sql: str, **more: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = post(server, "/v1/query", sql=sql, **more)["rows"]
+    return rows
+
+
+def _count(server: ServerProcess) -> int:
+    return int(_rows(server, "SELECT count(*) AS n FROM orders")[0]["n"])
