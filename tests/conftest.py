@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,9 @@ from hypothesis import settings
 from tests.support.order import longest_first
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.s3 import S3Server, s3_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # No example has to be quick: how long one takes says more about what else the machine is doing.
 settings.register_profile("patient", deadline=None)
@@ -45,3 +49,12 @@ def s3() -> Iterator[S3Server]:
     """One store for all tests of this process that want one; each has its own bucket."""
     with s3_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for all tests of this process; who reads a lake with it adds that lake's catalog."""
+    from tests.support.spark import spark_session  # a second, which a run without Spark need not wait
+
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session

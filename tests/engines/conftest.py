@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.engines import duck_on
 from tests.support.server import ServerProcess
-from tests.support.spark import spark_session
+from tests.support.spark import add_catalog
 
 _numbers = itertools.count(1)
 
@@ -48,8 +48,8 @@ def duck(server: ServerProcess, namespace: str) -> Iterator[DuckDBPyConnection]:
 
 
 @pytest.fixture(scope="session")
-def spark(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(server: ServerProcess, spark: SparkSession) -> SparkSession:
     """Spark with the lake twice: as `lake`, and as `seeds` under the address that the seeds give their clients."""
-    catalogs = {"lake": server.url, "seeds": f"{server.url}/lakehouse/v1"}
-    with spark_session(tmp_path_factory.mktemp("spark"), catalogs) as session:
-        yield session
+    add_catalog(spark, "lake", server.url)
+    add_catalog(spark, "seeds", f"{server.url}/lakehouse/v1")
+    return spark

@@ -16,7 +16,7 @@ from benchmarks.engines import duck_on
 from dolake.identity.store import TokenFile
 from dolake.identity.tokens import mint
 from tests.support.server import ServerProcess
-from tests.support.spark import rows_of
+from tests.support.spark import add_catalog, rows_of
 
 WAYS = ("token", "credential")
 
@@ -87,12 +87,7 @@ def test_duckdb_logs_in_and_sees_its_own(guarded: Guarded, way: str) -> None:
 @pytest.mark.spark
 def test_spark_logs_in_by_token_and_by_credential(guarded: Guarded, spark: SparkSession) -> None:
     for way in WAYS:
-        catalog = f"spark.sql.catalog.by_{way}"
-        spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
-        spark.conf.set(f"{catalog}.type", "rest")
-        spark.conf.set(f"{catalog}.uri", guarded.server.url)
-        spark.conf.set(f"{catalog}.cache-enabled", "false")
-        spark.conf.set(f"{catalog}.{way}", guarded.login(way))
+        add_catalog(spark, f"by_{way}", guarded.server.url, {way: guarded.login(way)})
         assert rows_of(spark, f"SHOW NAMESPACES IN by_{way}") == [("tenant_a",)]
     rows_of(spark, "CREATE TABLE by_token.tenant_a.by_spark (id BIGINT) USING iceberg")
     rows_of(spark, "INSERT INTO by_credential.tenant_a.by_spark VALUES (7)")

@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from tests.support.server import ServerProcess, plans_made
-from tests.support.spark import rows_of
+from tests.support.spark import add_catalog, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -341,14 +341,7 @@ def test_spark_reads_at_once_what_the_others_commit(
 @pytest.fixture
 def planned(sql: Sql, spark: SparkSession, server: ServerProcess) -> str:
     """The lake once more, as a catalog whose scans the server plans."""
-    for key, value in {
-        "type": "rest",
-        "uri": server.url,
-        "cache-enabled": "false",
-        "scan-planning-mode": "server",
-    }.items():
-        spark.conf.set(f"spark.sql.catalog.planned.{key}", value)
-    spark.conf.set("spark.sql.catalog.planned", "org.apache.iceberg.spark.SparkCatalog")
+    add_catalog(spark, "planned", server.url, {"scan-planning-mode": "server"})
     return "planned"
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.engines import duck_on
 from tests.oracle.checks import Engine
+from tests.support.spark import add_catalog
 
 _numbers = itertools.count(1)
 
@@ -41,9 +42,7 @@ def opened(url: str, spark: SparkSession | None = None) -> Iterator[tuple[RestCa
 def _spark(spark: SparkSession, url: str) -> Engine:
     """Spark gets a catalog under a new name each time, because a server that was killed has a new address."""
     catalog = f"oracle_{next(_numbers)}"
-    options = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": url, ".cache-enabled": "false"}
-    for option, value in options.items():
-        spark.conf.set(f"spark.sql.catalog.{catalog}{option}", value)
+    add_catalog(spark, catalog, url)
 
     def read(name: str) -> pa.Table:
         with warnings.catch_warnings():

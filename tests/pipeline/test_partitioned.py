@@ -11,6 +11,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
+from pyspark.sql import SparkSession
 
 from dolake import tables
 from dolake.storage.duck import extension_file
@@ -21,8 +22,8 @@ from tests.pipeline.test_publishing import delete, flush, insert, rows_of, send,
 from tests.pipeline.test_upkeep import files_of, run_job
 from tests.support.command import dolake
 from tests.support.server import ServerProcess
+from tests.support.spark import add_catalog
 from tests.support.spark import rows_of as spark_rows_of
-from tests.support.spark import spark_session
 
 pytestmark = pytest.mark.spark
 _SETTINGS = """\
@@ -456,16 +457,16 @@ def test_garbage_is_found_in_the_folders_of_partitions(lake: ServerProcess, cata
 
 
 def test_everything_is_right_in_the_end_also_for_spark(
-    lake: ServerProcess, catalog: RestCatalog, tmp_path: Path
+    lake: ServerProcess, catalog: RestCatalog, spark: SparkSession
 ) -> None:
     flush(lake)
     verified(lake)
     names = ("orders", "moves", "people", "later", "evolving", "busy", "small", "odd")
     expected = {name: json.dumps(sorted(rows_of(catalog, f"shop.{name}"))) for name in names}
-    with spark_session(tmp_path, {"lake": lake.url}) as session:
-        for name in names:
-            found = [row[0] for row in spark_rows_of(session, f"SELECT _key FROM lake.shop.{name}")]  # noqa: S608
-            assert json.dumps(sorted(found)) == expected[name]
-        days = spark_rows_of(session, "SELECT count(*) FROM lake.shop.orders WHERE date(at) = date'2026-01-02'")
-        assert days[0][0] == sum(row["at"].day == 2 for row in rows_of(catalog, "shop.orders").values())
-        assert spark_rows_of(session, "SELECT count(*) FROM lake.shop.evolving.partitions")[0][0] > 2
+    add_catalog(spark, "divided", lake.url)
+    for name in names:
+        found = [row[0] for row in spark_rows_of(spark, f"SELECT _key FROM divided.shop.{name}")]  # noqa: S608
+        assert json.dumps(sorted(found)) == expected[name]
+    days = spark_rows_of(spark, "SELECT count(*) FROM divided.shop.orders WHERE date(at) = date'2026-01-02'")
+    assert days[0][0] == sum(row["at"].day == 2 for row in rows_of(catalog, "shop.orders").values())
+    assert spark_rows_of(spark, "SELECT count(*) FROM divided.shop.evolving.partitions")[0][0] > 2

@@ -1,6 +1,8 @@
 """Spark for a whole test session: one JVM, started when a test first asks for it, ended with the session.
 
-Promise: closing the session leaves no JVM behind. The jars come from Maven Central once, into DoLake's cache.
+From conftest.py, whose `spark` all tests share: a second session of one process would be the first one under another
+name, and its end would be the end of both. Promise: closing the session leaves no JVM behind. The jars come from Maven
+Central once, into DoLake's cache.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,8 @@ rootLogger.appenderRef.console.ref = console
 
 
 @contextlib.contextmanager
-def spark_session(scratch: Path, catalogs: dict[str, str]) -> Iterator[SparkSession]:
-    """A local Spark with these REST catalogs (name to uri); whatever it writes for itself goes to `scratch`."""
+def spark_session(scratch: Path) -> Iterator[SparkSession]:
+    """A local Spark without any catalog; whatever it writes for itself goes to `scratch`."""
     java = find_java()
     if java is None:
         pytest.fail(ADVICE, pytrace=False)
@@ -61,14 +63,6 @@ def spark_session(scratch: Path, catalogs: dict[str, str]) -> Iterator[SparkSess
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    for name, uri in catalogs.items():
-        catalog = f"spark.sql.catalog.{name}"
-        options |= {
-            catalog: "org.apache.iceberg.spark.SparkCatalog",
-            f"{catalog}.type": "rest",
-            f"{catalog}.uri": uri,
-            f"{catalog}.cache-enabled": "false",  # a cached table would hide what other engines commit
-        }
     with _environment(PYSPARK_PYTHON=sys.executable, JAVA_HOME=str(java.resolve().parents[1])):
         builder = SparkSession.builder
         for key, value in options.items():
@@ -78,6 +72,15 @@ def spark_session(scratch: Path, catalogs: dict[str, str]) -> Iterator[SparkSess
         yield session
     finally:
         _end(session)
+
+
+def add_catalog(session: SparkSession, name: str, uri: str, options: Mapping[str, str] | None = None) -> None:
+    """A REST catalog under a name that no other test uses: Spark keeps the first one that it opened under a name."""
+    catalog = f"spark.sql.catalog.{name}"
+    session.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
+    # A cached table would hide what other engines commit.
+    for option, value in ({"type": "rest", "uri": uri, "cache-enabled": "false"} | dict(options or {})).items():
+        session.conf.set(f"{catalog}.{option}", value)
 
 
 def rows_of(session: SparkSession, statement: str) -> list[tuple[Any, ...]]:
