@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMessage, WSMsgType
 from msgspec import UNSET, UnsetType
 
 from dolake.changes import Batch, StreamId
@@ -37,6 +37,7 @@ from dolake.receiver import admission
 from dolake.receiver.answers import reason_of
 from dolake.receiver.limiter import retry_delay_ms
 from dolake.receiver.outbox import Flag, Outbox
+from dolake.receiver.socket import Socket
 from dolake.settings import RateLimitConfig
 from dolake.wire.binary import unpack_head, unpack_received
 from dolake.wire.columns import EventColumns
@@ -67,15 +68,39 @@ _SILENCE_S = 0.01
 _TURN_S = 0.001
 """How long one connection's messages are taken before the others have their turn."""
 _LARGE_BYTES = 65_536
+_HEARTBEAT = b'{"type":"heartbeat"'
+"""How our clients begin one; one that is written otherwise takes the common way."""
+_QUIET_S = 1.0
 
 
 class Connection:
     """One socket: a loop that reads, and one that sends what has been answered."""
 
+    __slots__ = (
+        "_heartbeat_s",
+        "_is_ended",
+        "_is_known",
+        "_outbox",
+        "_pause_s",
+        "_pending_count",
+        "_prefers_binary",
+        "_receiver",
+        "_refusals_in_row",
+        "_shard",
+        "_socket",
+        "_strikes",
+        "_transport",
+        "_unpersisted",
+        "grant",
+        "is_ended",
+        "is_listening",
+        "session",
+    )
+
     def __init__(
         self,
         receiver: Receiver,
-        socket: web.WebSocketResponse,
+        socket: Socket,
         *,
         shard: str,
         grant: Grant,
@@ -96,6 +121,7 @@ class Connection:
         self._pending_count = 0
         self._refusals_in_row = 0
         self._pause_s = 0.0
+        self._heartbeat_s = 0.0
         self._strikes = 0
         """Refusals for its rate since this connection last had nothing to say."""
         self._is_known = False
@@ -106,6 +132,7 @@ class Connection:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             self._outbox.open(tasks)
+            self._socket.answer_at_once(self._answers_at_once)
             try:
                 turn_at_s = taken_at_s = time.monotonic()
                 async for message in self._socket:
@@ -117,6 +144,7 @@ class Connection:
                         await self._take(message.data, is_binary=message.type is WSMsgType.BINARY)
                     elif message.type in (WSMsgType.PING, WSMsgType.PONG):
                         await self._take_ping(message.type, message.data)
+                    del message  # an idle connection would keep its last one
                     if self._pause_s and not await self._pause():
                         break
                     if (taken_at_s := time.monotonic()) - turn_at_s > _TURN_S:
@@ -221,32 +249,50 @@ class Connection:
         finally:
             self.is_listening.set()
 
+    def _answers_at_once(self, message: WSMessage) -> bool:
+        """Whether this was a heartbeat after a silence, and has its answer: nobody need be woken for it.
+
+        Only after a silence, so that who sends many is held back like others.
+        """
+        data = message.data
+        if message.type is not WSMsgType.TEXT or not data.startswith(_HEARTBEAT):
+            return False
+        now_s = time.monotonic()
+        is_quiet = now_s - self._heartbeat_s > _QUIET_S and self.is_listening.is_set and not self.is_ended
+        self._heartbeat_s = now_s
+        return is_quiet and self._hear(data, is_binary=False) is None
+
     async def _take_message(self, data: bytes, *, is_binary: bool) -> None:
+        if (heard := self._hear(data, is_binary=is_binary)) is None:
+            return
+        message, data = heard
+        if isinstance(message, BatchMessage):
+            await self._take_batch(message, data)
+        else:
+            await self._take_connect(message)
+
+    def _hear(self, data: bytes, *, is_binary: bool) -> tuple[ConnectMessage | EnvelopeBatch, bytes] | None:
+        """Answer what can be answered now, and return what has to wait for others, with the bytes to keep of it."""
         self._receiver.stats.count_message(len(data))
         self._outbox.is_binary = is_binary or self._prefers_binary
         try:
             self._admit(len(data))
             admission.check_fits_journal(data, self._receiver.settings.current.journal)
-            if is_binary:
-                message, data = unpack_received(data)
-            else:
-                message = decode_received(data)
+            message, kept = unpack_received(data) if is_binary else (decode_received(data), data)
         except DoLakeError as error:
             head = unpack_head(data) if is_binary else decode_head(data)
             if head.is_batch:
                 self.session.refuse(head.sequence_number)
             self._nack(head.sequence_number, error, head.correlation_id)
-            return
-        match message:
-            case BatchMessage():
-                await self._take_batch(message, data)
-            case ConnectMessage():
-                await self._take_connect(message)
-            case HeartbeatMessage():
-                self._take_heartbeat(message)
-            case FlushRequestMessage():
-                self._receiver.progress.request_flush()
-                self._ack_ok(message.correlation_id)
+            return None
+        if isinstance(message, HeartbeatMessage):
+            self._take_heartbeat(message)
+        elif isinstance(message, FlushRequestMessage):
+            self._receiver.progress.request_flush()
+            self._ack_ok(message.correlation_id)
+        else:
+            return message, kept
+        return None
 
     def _admit(self, size_bytes: int) -> None:
         """Ask the limiter before anything else is done with a message."""

@@ -98,6 +98,7 @@ class Receiver:
             raise Refused(result)
         try:
             await socket.prepare(request)
+            socket.headers.clear()  # they are sent, and are a kilobyte of each idle connection
             if result.allowed:
                 await self._run(connection, socket)
             else:

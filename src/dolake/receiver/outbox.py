@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType
 
+from dolake.receiver.socket import Socket
 from dolake.wire.binary import pack
 from dolake.wire.messages import ServerMessage, encode
 
@@ -49,7 +50,20 @@ class Flag:
 class Outbox:
     """What one connection still has to be told."""
 
-    def __init__(self, socket: web.WebSocketResponse) -> None:
+    __slots__ = (
+        "_bytes",
+        "_count",
+        "_is_dismissing",
+        "_is_drained",
+        "_messages",
+        "_sender",
+        "_socket",
+        "_tasks",
+        "is_binary",
+        "is_gone",
+    )
+
+    def __init__(self, socket: Socket) -> None:
         self.is_gone = False
         """Nothing can be sent any more: the client has left, or was told goodbye."""
         self._is_dismissing = False
@@ -87,10 +101,25 @@ class Outbox:
     def post(self, message: ServerMessage) -> None:
         if not self.is_gone:
             data = pack(message) if self.is_binary else encode(message)
-            self._messages.append((data, WSMsgType.BINARY if self.is_binary else WSMsgType.TEXT))
-            self._count += 1
-            self._bytes += len(data)
-            self._wake()
+            kind = WSMsgType.BINARY if self.is_binary else WSMsgType.TEXT
+            if not self._send_at_once(data, kind):
+                self._messages.append((data, kind))
+                self._count += 1
+                self._bytes += len(data)
+                self._wake()
+
+    def _send_at_once(self, data: bytes, kind: WSMsgType) -> bool:
+        """Mostly nothing is on its way, and a task of its own would cost more than the answer."""
+        if self._messages or self._sender or self._tasks is None:
+            return False
+        try:
+            is_sent = self._socket.send_at_once(data, kind)
+        except ConnectionError:
+            self.close()
+            return True
+        if is_sent:
+            self._is_drained.set()
+        return is_sent
 
     def _wake(self) -> None:
         has_work = self._messages or self._is_dismissing

@@ -16,6 +16,8 @@ from dolake.errors import InvalidSequence, MessageValidationError
 class Session:
     """The state of one connection."""
 
+    __slots__ = ("epoch", "expected", "is_taken_over", "stream")
+
     def __init__(self) -> None:
         self.stream: StreamId | None = None
         self.epoch: int | None = None
