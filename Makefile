@@ -1,5 +1,5 @@
 # Every target first installs what it needs; a second run finds the stamp and goes straight to work.
-# Needs Python 3.11+, make and Java 17+. Options: PYTHON=python3.12, DEMO_ARGS=--once, BENCH_ARGS=..., SOAK_ARGS=..., TEST_ARGS=..., LOCK_ARGS=--upgrade
+# Needs Python 3.11+, make and Java 17+. Options: PYTHON=python3.12, DEMO_ARGS=--once, BENCH_ARGS=..., SOAK_ARGS=..., TEST_ARGS=..., TEST_WORKERS=2, LOCK_ARGS=--upgrade
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -7,6 +7,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TEST_WORKERS := 4
 LOCKS := requirements/base.lock requirements/server.lock requirements/dev.lock
 
 .PHONY: help setup demo check quick test test-rck chaos bench soak lock clean java
@@ -31,7 +32,7 @@ quick: $(STAMP) ## the fast tests: under a minute, no Spark
 	@$(BIN)/python -m pytest -q -m "not slow and not spark and not chaos" $(TEST_ARGS)
 
 test: $(STAMP) java ## every test but the chaos runs; what continuous integration runs
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not chaos" $(TEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -m "not chaos" $(TEST_ARGS)
 
 test-rck: $(STAMP) java ## Iceberg's REST compatibility kit against a running server (RCK=<path to its run-rck>, RCK_ARGS=--postgres)
 	@$(BIN)/python -m tools.run_rck $(RCK_ARGS) $(RCK)

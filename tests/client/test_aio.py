@@ -230,7 +230,7 @@ def test_no_more_batches_are_un_acknowledged_than_the_window_allows() -> None:
     async def story() -> None:
         async with (
             scripted_peer(script) as peer,
-            connect(peer.url, window=3, batch_events_max=1, heartbeat_ms=50) as lake,
+            connect(peer.url, window=3, batch_events_max=1, heartbeat_ms=250) as lake,
         ):
             await lake.send(rows(5))
 
@@ -265,7 +265,7 @@ def test_a_suggested_delay_holds_back_the_next_batch() -> None:
 
     async def story() -> None:
         async with scripted_peer(script) as peer:
-            lake = await connect(peer.url, heartbeat_ms=20, close_wait_ms=10).__aenter__()
+            lake = await connect(peer.url, heartbeat_ms=250, close_wait_ms=10).__aenter__()
             await lake.send(row(1))
             await lake.put(row(2))
             await held_back.wait()
@@ -572,7 +572,7 @@ def test_an_idle_client_sends_heartbeats_and_a_silent_server_is_left() -> None:
         await peer.swallow()
 
     async def story() -> None:
-        async with scripted_peer(first, keep_all) as peer, connect(peer.url, source="shop", heartbeat_ms=20) as lake:
+        async with scripted_peer(first, keep_all) as peer, connect(peer.url, source="shop", heartbeat_ms=250) as lake:
             await until(lambda: len(peer.sockets) == 2)
             await lake.send(row(1))
 
@@ -592,7 +592,7 @@ def test_a_bare_ok_for_a_heartbeat_does_not_pass_for_the_ack_of_a_batch() -> Non
     lakes: list[Any] = []
 
     async def story() -> None:
-        async with scripted_peer(script) as peer, connect(peer.url, heartbeat_ms=20) as lake:
+        async with scripted_peer(script) as peer, connect(peer.url, heartbeat_ms=250) as lake:
             lakes.append(lake)
             await lake.send(row(1))
 

@@ -59,7 +59,9 @@ async def _stream(server: ServerProcess, kills: int, dice: random.Random) -> dic
 async def _send(url: str, source: str, stopping: asyncio.Event, dice: random.Random) -> tuple[str, int]:
     """Send until told to stop, but once at least; returns the last sequence that was acknowledged."""
     acked = 0
-    async with connect(url, source=source, batch_events_max=dice.choice([7, 50, 200]), retry_wait_max_ms=200) as lake:
+    async with connect(
+        url, source=source, batch_events_max=dice.choice([7, 50, 200]), retry_wait_max_ms=200, connect_wait_ms=60_000
+    ) as lake:
         while not stopping.is_set() or not acked:  # on a busy machine a server may die before its first ack
             count = dice.randint(1, 400)
             receipt = await lake.send([_change(source, acked + n) for n in range(1, count + 1)])
