@@ -81,6 +81,8 @@ POST /v1/namespaces/{namespace}/tables/{table}/plan  401      403 200 200 200   
 GET /v1/namespaces/{namespace}/tables/{table}/plan/{plan-id} 401 403 404 404 404        404 404 404              404 404 404
 DELETE /v1/namespaces/{namespace}/tables/{table}/plan/{plan-id} 401 403 404 404 404     404 404 404              404 404 404
 POST /v1/namespaces/{namespace}/tables/{table}/tasks 401      403 404 404 404           404 404 404              404 404 404
+GET /v1/namespaces/{namespace}/tables/{table}/credentials 401 403 200 200 200           404 404 404              200 200 200
+POST /v1/namespaces/{namespace}/tables/{table}/sign  401      403 409 409 409           404 404 404              409 409 409
 POST /v1/namespaces/{namespace}/register             401      403 403 404 404           403 404 404              403 404 404
 ! POST /v1/tables/rename                             401      403 403 204 204           403 404 404              403 204 204
 POST /v1/transactions/commit                         401      403 403 204 204           403 404 404              403 204 204
@@ -127,6 +129,7 @@ BODIES = {
     "POST /v1/namespaces/{namespace}/tables/{table}/metrics": '{"report-type": "scan-report"}',
     "POST /v1/namespaces/{namespace}/tables/{table}/plan": "{}",
     "POST /v1/namespaces/{namespace}/tables/{table}/tasks": '{"plan-task": "x"}',
+    "POST /v1/namespaces/{namespace}/tables/{table}/sign": '{"method": "GET", "uri": "http://store/b/k"}',
     "POST /v1/namespaces/{namespace}/register": '{"name": "new", "metadata-location": "$root/$ns/x/metadata/no.json"}',
     "POST /v1/tables/rename": f'{{"source": {_T}, "destination": {{"namespace": ["$ns"], "name": "new"}}}}',
     "POST /v1/transactions/commit": f'{{"table-changes": [{{"identifier": {_T}, "updates": [{_SET}]}}]}}',

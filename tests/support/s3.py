@@ -18,6 +18,7 @@ from typing import Any
 import botocore.session
 
 from dolake.settings import StorageSettings
+from tests.support.s3_guard import Guard
 
 KEY, SECRET = "dolake-test-key", "dolake-test-secret"
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -39,6 +40,8 @@ class S3Server:
         self.lose_answers = 0
         """How many of the next writes are done and not confirmed."""
         self.has_conditions = True
+        self.guard: Guard | None = None
+        """Who looks at signatures and rights; without one everybody may do everything, as moto has it."""
         self._start()
 
     def _start(self) -> None:
@@ -57,6 +60,8 @@ class S3Server:
             return _refused(respond, "503 Slow Down", "SlowDown")
         if not self.has_conditions and "HTTP_IF_NONE_MATCH" in environ:
             return _refused(respond, "501 Not Implemented", "NotImplemented")
+        if self.guard:
+            return self.guard.answer(environ, respond, self._moto)
         if self.lose_answers and method == "PUT":
             self.lose_answers -= 1
             list(self._moto(environ, lambda *_: None))

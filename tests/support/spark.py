@@ -24,6 +24,7 @@ from dolake.pipeline.classes import archive_options
 from dolake.pipeline.java import ADVICE, cache_folder, find_java
 
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+_STORES = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
 _JVM_END_WAIT_S = 30.0
 _HASTE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a JVM that lives a minute gains nothing from the best code
 _QUIET = """\
@@ -52,7 +53,7 @@ def spark_session(scratch: Path) -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"{_HASTE} {archive_options(java)} -Dlog4j2.configurationFile={log.as_uri()}",
-        "spark.jars.packages": ICEBERG,
+        "spark.jars.packages": f"{ICEBERG},{_STORES}",
         "spark.jars.ivy": str(cache_folder(os.environ) / "jars"),
         "spark.local.dir": str(scratch),
         "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than our few rows

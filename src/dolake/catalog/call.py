@@ -43,6 +43,8 @@ class Call:
     ) -> None:
         self.catalog, self.request, self.parts, self.pin = catalog, request, parts, pin
         self._body = body
+        self.is_private = False
+        """Whether the answer has what nobody else may ever get: it is not kept."""
         self.grant = grant_of(request)
         query = sent_text(request.raw_path.partition("?")[2])
         self.query = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}

@@ -14,10 +14,11 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from dolake.catalog.base import Name
 from dolake.catalog.documents import Documents
+from dolake.catalog.places import Places
 from dolake.catalog.plans import Plans
 from dolake.catalog.stores import open_store
 from dolake.catalog.tables import Tables
@@ -25,6 +26,9 @@ from dolake.catalog.views import Views
 from dolake.positions import Position
 from dolake.settings import CatalogSettings
 from dolake.storage.base import Storage
+
+if TYPE_CHECKING:
+    from dolake.storage.delegation import Delegation  # 40 MB that a lake on a folder does without
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -34,13 +38,23 @@ _THREADS = 8
 class Catalog:
     """Everything below /v1 that Iceberg's clients talk to."""
 
-    def __init__(self, home: Path, storage: Storage, settings: CatalogSettings, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        storage: Storage,
+        settings: CatalogSettings,
+        clock_ms: Callable[[], int],
+        delegation: Delegation | None = None,
+    ) -> None:
         self.clock_ms = clock_ms
         self.storage = storage
         self.store = open_store(home, settings)
         documents = Documents(self.storage)
         self.tables = Tables(self.store, documents, clock_ms)
         self.views = Views(self.store, documents, clock_ms)
+        self.places = Places(self.store, documents)
+        self.delegation = delegation
+        """What clients are handed to reach files in a store; None where they are handed nothing."""
         self.pipeline_secret = secrets.token_urlsafe(32)
         """Minted anew at each start and given to the pipeline alone: who shows it may change managed tables."""
         self.on_published: Callable[[Position], None] = lambda _position: None
@@ -95,4 +109,6 @@ class Catalog:
         await asyncio.to_thread(self._threads.shutdown)
         await asyncio.to_thread(self.tables.close)
         self.store.close()
+        if self.delegation:
+            await asyncio.to_thread(self.delegation.close)
         await asyncio.to_thread(self.storage.close)

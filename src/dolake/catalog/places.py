@@ -90,6 +90,16 @@ class Places:
                         f"{folder} belongs to {pointer.name}, which is managed by DoLake", hint=_HINT, is_others=True
                     )
 
+    def are_managed(self, places: Iterable[str]) -> bool:
+        """Whether a managed table's files lie there, or in a folder below, or in one around it."""
+        places = tuple(places)
+        return any(
+            f"{folder}/".startswith(f"{place}/") or f"{place}/".startswith(f"{folder}/")
+            for pointer in self._store.pointers(is_managed=True)
+            for folder in (*self._folders(pointer), pointer.metadata_location.rpartition("/")[0])
+            for place in places
+        )
+
     def _has_files_in(self, pointer: Pointer, folder: str) -> bool:
         """Also where the folder is a part of the other's: that one's data can be in there."""
         return _resolved(self._storage, pointer.metadata_location).startswith(f"{folder}/") or any(

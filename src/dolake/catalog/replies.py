@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from dolake.catalog.access import Given, give
 from dolake.catalog.base import Name
 from dolake.catalog.call import ANSWERS_KEPT_MS, Call
 from dolake.catalog.documents import Document
@@ -62,11 +63,13 @@ def _read_kept(call: Call, location: str) -> Document:
 
 
 def _keep_answer(call: Call, key: str, answer: Answer) -> None:
-    """Most have kept theirs with what they changed; the others do it here."""
+    """Most have kept theirs with what they changed; the others do it here, unless there are keys in it."""
     store, now_ms = call.catalog.store, call.catalog.clock_ms()
     if now_ms >= call.catalog.forget_next_ms:
         call.catalog.forget_next_ms = now_ms + _FORGET_EVERY_MS
         store.forget_answers(now_ms)
+    if call.is_private:
+        return
     if store.recall_answer(key, now_ms) is None and isinstance(answer, web.Response):
         body = answer.body if isinstance(answer.body, bytes) else b""
         if answer.headers.get("Content-Encoding") == "gzip":  # who asks again may not take it
@@ -94,17 +97,20 @@ def pinned_metadata(call: Call, document: Document, pin: Pin) -> Json:
 
 async def loaded_pinned(call: Call, document: Document, pin: Pin) -> Answer:
     raw = await call.catalog.run(lambda: msgspec.json.encode(pinned_metadata(call, document, pin)))
-    return await _raw_answer(call, document.location, raw, {}, config=b',"config":{}')
+    given = await give(call, lambda: document.metadata)
+    return await _raw_answer(call, document.location, raw, {}, given)
 
 
 async def loaded(call: Call, document: Document) -> Answer:
     """A table or view as a load shows it: 304 when the client has this very version."""
     is_refs = call.query.get("snapshots") == "refs"
-    etag = f'"{document.name}{"-refs" if is_refs else ""}"'
+    given = await give(call, lambda: document.metadata)
+    # With the keys that a client has, so that it hears of new ones before those lapse.
+    etag = f'"{"-".join((document.name, *(["refs"] if is_refs else []), *([given.mark] if given.mark else [])))}"'
     if call.request.method == "GET" and etag in call.request.headers.get("If-None-Match", ""):
         return web.Response(status=304, headers={"ETag": etag})
     raw = await call.catalog.run(lambda: document.raw_refs) if is_refs else document.raw
-    return await _raw_answer(call, document.location, raw, {"ETag": etag}, config=b',"config":{}')
+    return await _raw_answer(call, document.location, raw, {"ETag": etag}, given)
 
 
 async def with_metadata(call: Call, document: Document) -> Answer:
@@ -112,10 +118,15 @@ async def with_metadata(call: Call, document: Document) -> Answer:
     return await _raw_answer(call, document.location, document.raw, {"ETag": f'"{document.name}"'})
 
 
-async def _raw_answer(call: Call, location: str, raw: bytes, headers: dict[str, str], config: bytes = b"") -> Answer:
+async def _raw_answer(
+    call: Call, location: str, raw: bytes, headers: dict[str, str], given: Given | None = None
+) -> Answer:
     """The metadata's bytes as they are on disk, in their envelope: nothing is encoded twice."""
+    end = b"," + msgspec.json.encode(given.fields)[1:] if given else b"}"
+    if given and given.credentials:
+        headers = headers | {"Cache-Control": "no-store"}
     # Joined, because each `+` would copy all of it once more.
-    body = b"".join((b'{"metadata-location":', msgspec.json.encode(location), b',"metadata":', raw, config, b"}"))
+    body = b"".join((b'{"metadata-location":', msgspec.json.encode(location), b',"metadata":', raw, end))
     return await long_answer(call, body, headers)
 
 

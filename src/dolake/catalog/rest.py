@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from aiohttp import web
 
-from dolake.catalog import locations, scan_rest
+from dolake.catalog import access, locations, scan_rest
 from dolake.catalog.base import GENERATION, PUBLISHED_FROM, PUBLISHED_TO, Name, Namespace, Page, Publish
 from dolake.catalog.call import ANSWERS_KEPT, SEPARATOR, Call
 from dolake.catalog.catalog import Catalog
@@ -111,7 +111,8 @@ async def create_table(call: Call) -> Answer:
             create, name, call.body, is_pipeline=call.is_pipeline, remember=remember
         )
     if document is None:
-        return json_answer({"metadata-location": None, "metadata": metadata, "config": {}})
+        given = await access.give(call, lambda: metadata)
+        return json_answer({"metadata-location": None, "metadata": metadata} | given.fields)
     return await loaded(call, document)
 
 
@@ -295,9 +296,12 @@ async def config(call: Call) -> Answer:
     """What clients ask first. A server has one warehouse, so whatever name a client has for it is right."""
     warehouse = call.query.get("warehouse", "")
     overrides = {"prefix": quote(warehouse, safe="")} if parse_pin(warehouse) else {}
+    defaults, delegation = call.catalog.storage.client_options, call.catalog.delegation
+    if delegation and not call.is_pipeline:  # Iceberg's own library asks for nothing unless it is told to
+        defaults = defaults | {f"header.{access.ASKED}": delegation.usual}
     return json_answer(
         {
-            "defaults": call.catalog.storage.client_options,
+            "defaults": defaults,
             "overrides": overrides,
             "idempotency-key-lifetime": ANSWERS_KEPT,
             "endpoints": [
@@ -337,6 +341,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", f"{_TABLE}/partitions", list_partitions),
     ("GET", f"{_TABLE}/partition-stats", load_partition_stats),
     *scan_rest.ROUTES,
+    *access.ROUTES,
     ("POST", f"{_NAMESPACE}/register", register_table),
     ("POST", "/tables/rename", rename_table),
     ("POST", "/transactions/commit", commit_transaction),
@@ -349,6 +354,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/views/rename", rename_view),
     ("POST", f"{_NAMESPACE}/register-view", register_view),
 ]
+_CHANGING_NOTHING = (*scan_rest.HANDLERS, access.sign_request)
 _ROOTS = frozenset(path.split("/")[1] for _, path, _ in ROUTES)
 
 
@@ -397,7 +403,7 @@ def _find(method: str, raw_path: str) -> tuple[str, Handler, dict[str, str], Pin
 
 
 def _refuse_change(pin: Pin | None, method: str, handler: Handler) -> None:
-    if pin and method not in ("GET", "HEAD") and handler not in (report_metrics, *scan_rest.HANDLERS):
+    if pin and method not in ("GET", "HEAD") and handler not in (report_metrics, *_CHANGING_NOTHING):
         raise ReadOnly("this warehouse is pinned to one moment and cannot be changed", hint="use it without @")
 
 
@@ -418,7 +424,7 @@ async def serve(catalog: Catalog, request: web.Request, raw_path: str) -> Answer
     handler, parts, pin = find_route(request.method, raw_path)
     call = Call(catalog, request, parts, await request.read(), pin)
     try:
-        if request.method in ("GET", "HEAD") or call.idempotency_key is None or handler in scan_rest.HANDLERS:
+        if request.method in ("GET", "HEAD") or call.idempotency_key is None or handler in _CHANGING_NOTHING:
             return await handler(call)
         return await once(call, handler)
     except ManagedTable as error:

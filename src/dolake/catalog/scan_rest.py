@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
+from dolake.catalog.access import give
 from dolake.catalog.call import Call
 from dolake.catalog.documents import Document
 from dolake.catalog.errors import NoSuchPlan, NoSuchPlanTask
@@ -38,18 +39,20 @@ async def plan_scan(call: Call) -> Answer:
         return json_answer({"status": "submitted", "plan-id": plan.id})
     if plan.has_failed:
         plans.drop(plan)  # the client hears of it now, and has no id to ask with
-    return await _page(call, plan, 0, {"status": "completed", "plan-id": plan.id})
+    given = await give(call, lambda: document.metadata)
+    return await _page(call, plan, 0, {"status": "completed", "plan-id": plan.id} | given.listed)
 
 
 async def fetch_plan(call: Call) -> Answer:
     """The first page of a plan that was not made in time."""
-    plan = await _known(call)
+    plan, document = await _known(call)
     if not await call.catalog.plans.wait(plan, _POLL_MS):
         return json_answer({"status": "submitted"})
     if plan.is_cancelled.is_set():
         return json_answer({"status": "cancelled"})
+    given = await give(call, lambda: document.metadata)
     try:
-        return await _page(call, plan, 0, {"status": "completed"})
+        return await _page(call, plan, 0, {"status": "completed"} | given.listed)
     except DoLakeError as error:
         code = 400 if isinstance(error, InvalidInput) else 404 if isinstance(error, NotFound) else 503
         shown = {"message": error.message, "type": error.code, "code": code, "hint": error.hint}
@@ -58,7 +61,8 @@ async def fetch_plan(call: Call) -> Answer:
 
 async def cancel_plan(call: Call) -> Answer:
     """Stop planning, and forget what is planned."""
-    call.catalog.plans.drop(await _known(call))
+    plan, _ = await _known(call)
+    call.catalog.plans.drop(plan)
     return web.Response(status=204)
 
 
@@ -99,12 +103,12 @@ def _owner(call: Call, document: Document) -> Owner:
     return call.grant.id, str(uuid_of(document.metadata))
 
 
-async def _known(call: Call) -> Plan:
+async def _known(call: Call) -> tuple[Plan, Document]:
     document, _ = await _load(call)
     plan = call.catalog.plans.find(call.parts["plan-id"], _owner(call, document))
     if plan is None:
         raise NoSuchPlan("this plan does not exist", hint="it was cancelled, or not used for long: plan the scan again")
-    return plan
+    return plan, document
 
 
 def _work(call: Call, metadata: Json, scan: Scan) -> Work:

@@ -24,7 +24,7 @@ from dolake.server.home import Home
 from dolake.server.query_process import QueryProcess
 from dolake.server.spark_process import SparkProcess
 from dolake.settings import Settings, SettingsStore, SubscriptionSettings
-from dolake.storage.opening import open_storage, place_of
+from dolake.storage.opening import open_delegation, open_storage, place_of
 from dolake.subscriptions.endpoint import Subscriptions
 from dolake.subscriptions.feeds import Feeds
 from dolake.subscriptions.names import Names
@@ -167,7 +167,8 @@ class Lake:
         current = self.settings.current
         place = place_of(current.lake, current.storage, current.catalog)
         storage = open_storage(self.home.path, current.lake, place)
-        return Catalog(self.home.path, storage, current.catalog, self.clock_ms)
+        delegation = open_delegation(storage, current.storage, self.clock_ms)
+        return Catalog(self.home.path, storage, current.catalog, self.clock_ms, delegation)
 
     def start_pipeline(self, url: str) -> SparkProcess:
         """Spark starts while the server already takes changes."""

@@ -99,6 +99,9 @@ class _Figures(Collector):
         yield from self._quarantine(quarantines_of(lake))
         if lake.has_catalog:
             yield from self._plans(lake.catalog.plans)
+            delegation = lake.catalog.delegation
+            what = "What clients were given to reach files in a store: keys, signed requests, or neither."
+            yield _by_label("dolake_store_access", what, "outcome", delegation.counts if delegation else {})
         if lake.pipeline:
             yield from self._pipeline(lake.pipeline.stats)
             yield from self._upkeep(lake.pipeline.jobs)

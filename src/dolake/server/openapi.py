@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 import dolake
-from dolake.catalog import rest, scan_rest
+from dolake.catalog import access, rest, scan_rest
 from dolake.query import rest as query_rest
 from dolake.query import rows_rest
 from dolake.server import compaction, freshness, oauth, operations, quarantine_rest, tables
@@ -121,6 +121,9 @@ _BODIES: dict[Handler, Schema] = {
         stats_fields=_list_of(_TEXT),
     ),
     scan_rest.fetch_tasks: _body({"plan-task": _TEXT}),
+    access.sign_request: _body(
+        {"method": _TEXT, "uri": _TEXT}, region=_TEXT, headers=_OBJECT, body=_TEXT, provider=_TEXT
+    ),
     rest.create_view: _VIEW,
     rest.replace_view: _COMMIT,
     rest.rename_view: _RENAME,

@@ -116,6 +116,8 @@ PERMISSIONS: dict[str, Need] = {
     f"GET {_TABLE}/plan/{{plan-id}}": READ,
     f"DELETE {_TABLE}/plan/{{plan-id}}": READ,
     f"POST {_TABLE}/tasks": READ,
+    f"GET {_TABLE}/credentials": READ,
+    f"POST {_TABLE}/sign": READ,
     f"POST {_NAMESPACE}/register": ACT,
     "POST /v1/tables/rename": ACT,
     "POST /v1/transactions/commit": WRITE,

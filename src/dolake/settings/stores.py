@@ -21,12 +21,15 @@ _STORAGE_LOCATION = Meta(
         " and `r2_base_path`",
     },
 )
-_STORAGE_ENDPOINT = Meta(
-    pattern=r"^(https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(:[0-9]{1,5})?)?\Z",
-    max_length=1024,
-    description="Address of the store; empty means AWS.",
-    extra={**RESTART, "allowed": "empty, or an address such as `https://<account>.r2.cloudflarestorage.com`"},
-)
+
+
+def _address(description: str, example: str) -> Meta:
+    return Meta(
+        pattern=r"^(https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(:[0-9]{1,5})?)?\Z",
+        max_length=1024,
+        description=description,
+        extra={**RESTART, "allowed": f"empty, or an address such as `{example}`"},
+    )
 
 
 def _word_for_store(description: str, allowed: str) -> Meta:
@@ -42,7 +45,9 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Where the tables' files are: a folder of the home, or an S3-compatible store."""
 
     location: Annotated[str, _STORAGE_LOCATION] = ""
-    endpoint: Annotated[str, _STORAGE_ENDPOINT] = ""
+    endpoint: Annotated[
+        str, _address("Address of the store; empty means AWS.", "https://<account>.r2.cloudflarestorage.com")
+    ] = ""
     region: Annotated[
         str,
         _word_for_store(
@@ -68,3 +73,27 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         int,
         whole("Most tries of a request that the store did not answer well; the waits between grow.", 1, 20, RESTART),
     ] = 5
+    vending: Annotated[
+        Literal["off", "signing", "sts", "keys"],
+        says(
+            "How the catalog lets clients to the files of a table that their token allows: not at all; by signing their"
+            " requests; with keys of a role for that table; with the read-only key below. The last two sign, too.",
+            RESTART,
+        ),
+    ] = "off"
+    vending_unasked: Annotated[
+        bool, says("Do so also for clients that do not ask for it (`X-Iceberg-Access-Delegation`).", RESTART)
+    ] = False
+    vending_role_arn: Annotated[
+        str, _word_for_store("For `sts`: the role whose keys clients get.", "`arn:aws:iam::123456789012:role/lake`")
+    ] = ""
+    vending_endpoint: Annotated[
+        str, _address("For `sts`: who gives keys of a role; empty means the store, or AWS.", "http://minio:9000")
+    ] = ""
+    vending_lifetime_ms: Annotated[
+        int, whole("For `sts`: how long such keys are good.", 900_000, 43_200_000, RESTART)
+    ] = 3_600_000
+    vending_access_key_id: Annotated[
+        str, _word_for_store("For `keys`: a key that can only read, which clients of the whole lake get.", "a key")
+    ] = ""
+    vending_secret_access_key: Annotated[str, _word_for_store("The secret of that key.", "a secret")] = ""

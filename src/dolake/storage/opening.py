@@ -5,14 +5,18 @@ From whoever keeps or reads files of the lake. The store's client is loaded only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dolake.settings import CatalogSettings, DoLakeConfig, StorageSettings
 from dolake.storage.base import Storage
 from dolake.storage.local import LocalStorage
+
+if TYPE_CHECKING:
+    from dolake.storage.delegation import Delegation
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -50,3 +54,14 @@ def open_store(place: Place, roots: Sequence[str] = ()) -> Storage:
     from dolake.storage.s3 import S3Storage  # 40 MB that a lake on a folder does without
 
     return S3Storage(place.location, place.settings, (*place.roots, *roots))
+
+
+def open_delegation(storage: Storage, settings: StorageSettings, clock_ms: Callable[[], int]) -> Delegation | None:
+    """What clients are handed to reach the files; None where they bring their own keys, or where there is no store."""
+    if settings.vending == "off" or storage.root.startswith("file:"):
+        return None
+    from dolake.storage.delegation import Delegation
+    from dolake.storage.s3 import S3Storage
+
+    assert isinstance(storage, S3Storage)
+    return Delegation(storage, settings, clock_ms)

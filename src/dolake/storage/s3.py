@@ -83,11 +83,10 @@ class S3Storage:
             self.given_keys = Keys(settings.access_key_id, settings.secret_access_key, settings.session_token)
             token = settings.session_token or None
             self._session.set_credentials(settings.access_key_id, settings.secret_access_key, token)
-        self._s3 = self._session.create_client(
+        self._s3 = self.create_client(
             "s3",
-            region_name=self.region,
-            endpoint_url=settings.endpoint or None,
-            config=Config(
+            settings.endpoint,
+            Config(
                 connect_timeout=min(settings.timeout_ms, 10_000) / 1000,
                 read_timeout=settings.timeout_ms / 1000,
                 # Of botocore's ways this one waits for a random part of a time that doubles.
@@ -98,6 +97,12 @@ class S3Storage:
         )
         self._has_conditions = True
         self._replacing = _Replacing(self._put)
+
+    def create_client(self, service: str, endpoint: str, config: Config) -> Any:
+        """A client with the lake's keys; an empty endpoint is AWS's."""
+        return self._session.create_client(
+            service, region_name=self.region, endpoint_url=endpoint or None, config=config
+        )
 
     def keys(self) -> Keys:
         """Of now: those of a role change by and by."""
