@@ -26,6 +26,8 @@ from tests.support.store_lake import (
     store_lake,
 )
 
+pytestmark = pytest.mark.slow
+
 _A = "/namespaces/tenant_a/tables"
 _SESSION = botocore.session.Session()
 """One for all, because what it knows of the store takes a while to read."""

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dolake.errors import Forbidden
+from dolake.errors import Forbidden, Unavailable
 from dolake.settings import StorageSettings
 from dolake.storage.reach import Reach, Unsigned
 from dolake.storage.s3 import S3Storage
 from dolake.storage.s3_signing import Signer
+from tests.support.s3 import KEY, SECRET, S3Server
+from tests.support.s3_guard import EVERYTHING, Guard
 
 STORE = "http://store:9000"
 TABLE = "s3://lake/wh/ns/orders"
@@ -25,7 +27,7 @@ READER, WRITER = Reach((TABLE,)), Reach((TABLE,), (TABLE,))
 def signer_of(location: str = "s3://lake/wh", **settings: str) -> tuple[S3Storage, Signer]:
     given = {"access_key_id": "key", "secret_access_key": "secret", "region": "eu-central-1"} | settings
     storage = S3Storage(location, StorageSettings(location=location, **given))  # type: ignore[arg-type]
-    return storage, Signer(storage)
+    return storage, Signer(storage, lambda: True)
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +274,34 @@ def test_the_bucket_may_be_in_the_hosts_name() -> None:
     with pytest.raises(Forbidden):
         signer.sign(Unsigned("GET", f"http://lake.s3.amazonaws.com/{path}", {}), READER)
     storage.close()
+
+
+def test_nothing_is_signed_for_writing_where_a_header_can_be_added_later(s3: S3Server) -> None:
+    """Moto alone does not look at signatures; with its guard it is as strict as Amazon's store."""
+    bucket = s3.new_bucket()
+    location = f"s3://{bucket}/wh"
+    storage = S3Storage(location, s3.settings(location))
+    uri, reach = f"{s3.endpoint}/{bucket}/wh/ns/t/a", Reach((f"{location}/ns/t",), (f"{location}/ns/t",))
+    lenient = Signer(storage)
+    assert lenient.sign(Unsigned("GET", uri, {}), reach)
+    with pytest.raises(Forbidden, match="headers be added"):
+        lenient.sign(Unsigned("PUT", uri, {}), reach)
+    s3.guard = Guard()
+    s3.guard.add(KEY, SECRET, EVERYTHING)
+    try:
+        with pytest.raises(Forbidden, match="headers be added"):
+            lenient.sign(Unsigned("DELETE", uri, {}), reach)  # it was asked once
+        strict = Signer(storage)
+        asked = len(s3.log)
+        for _ in range(3):
+            assert strict.sign(Unsigned("PUT", uri, {}), reach)
+        assert len(s3.log) == asked + 2
+        s3.guard.users.clear()
+        with pytest.raises(Unavailable, match="403"):
+            Signer(storage).sign(Unsigned("PUT", uri, {}), reach)
+    finally:
+        s3.guard = None
+        storage.close()
 
 
 @given(tail=st.text(alphabet="a./%25eEfF\\+?#&=\0 é", max_size=30), method=st.sampled_from(["GET", "PUT", "DELETE"]))

@@ -7,9 +7,10 @@ and so are places with dots for names, other hosts, and headers that make the st
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
@@ -18,8 +19,10 @@ from xml.etree import ElementTree
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from botocore.exceptions import BotoCoreError
+from botocore.httpsession import URLLib3Session
 
-from dolake.errors import Forbidden
+from dolake.errors import Forbidden, Unavailable
 from dolake.storage.reach import Reach, Unsigned
 from dolake.storage.s3 import S3Storage
 
@@ -67,8 +70,8 @@ _HEADERS = frozenset(
         "x-amz-trailer",
     }
 )
-"""Not among them: copies from elsewhere, access for others, redirects, tags, locks. The store takes a header of this
-kind only if it is signed, so who leaves one out here cannot add it later."""
+"""Not among them: copies from elsewhere, access for others, redirects, tags, locks. Such a header must not be added
+behind the signature either: a store that lets that pass gets nothing signed but reading."""
 _DATE = "x-amz-date"
 _PAYLOAD, _PAYLOAD_UNSIGNED = "x-amz-content-sha256", "UNSIGNED-PAYLOAD"
 _PAYLOADS = re.compile(r"UNSIGNED-PAYLOAD|STREAMING-UNSIGNED-PAYLOAD-TRAILER|[0-9a-f]{64}")
@@ -77,6 +80,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _DELETES_MAX = 1_000
 _DELETE_WORDS = ("Delete", "Object", "Key", "Quiet")
 _URI_LENGTH_MAX = 8_000
+_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,10 @@ class _Target:
 class Signer:
     """See the module. Blocks where keys of a role must be renewed."""
 
-    def __init__(self, storage: S3Storage) -> None:
+    def __init__(self, storage: S3Storage, refuses_unsigned: Callable[[], bool] | None = None) -> None:
+        """`refuses_unsigned` is for tests without a store: it is asked otherwise."""
         self._storage = storage
+        self._refuses_unsigned = functools.cache(refuses_unsigned or self._ask_about_unsigned)
         buckets = {root.removeprefix("s3://").partition("/")[0] for root in storage.roots}
         self._hosts: dict[str, str] = {}
         """Addresses, and the bucket that each stands for; none where the path names it."""
@@ -118,7 +124,13 @@ class Signer:
         payload = headers.pop(_PAYLOAD, None)
         if payload is not None and not _PAYLOADS.fullmatch(payload):
             raise _refusal(f"a payload of the kind {payload[:60]}")
-        if _right(request.method, target, reach, request.body) == "delete":
+        right = _right(request.method, target, reach, request.body)
+        if right != "read" and not self._refuses_unsigned():
+            raise Forbidden(
+                "nothing is signed for writing: this store lets headers be added to a signed request",
+                hint="so a file could be made a copy of any other; write with storage.vending = sts, or with own keys",
+            )
+        if right == "delete":
             digest = hashlib.sha256((request.body or "").encode()).hexdigest()
             if payload not in (None, digest):  # else another list than the one that was read could be sent
                 raise _refusal("a list of files to remove whose digest is another one")
@@ -135,6 +147,26 @@ class Signer:
         auth.payload = lambda _request: payload  # what is known of a body that somebody else sends
         auth.add_auth(request)
         return dict(request.headers.items())
+
+    def _ask_about_unsigned(self) -> bool:
+        """Whether the store refuses a header that was added behind the signature, as Amazon's does and MinIO's not.
+
+        Asked with a listing, to which the header means nothing: once as it was signed, once with one more.
+        """
+        bucket = self._storage.root.removeprefix("s3://").partition("/")[0]
+        base, parameters = _bases(self._storage)[0], {"list-type": "2", "max-keys": "1"}
+        host, path = base, f"/{bucket}"
+        if not self._storage.is_path_style:
+            host, path = base.replace("://", f"://{bucket}."), ""
+        uri = _Target(host, path, bucket, "", parameters).uri
+        signed = self._signed("GET", uri, {}, hashlib.sha256(b"").hexdigest())
+        try:
+            status = _status(uri, signed)
+            if status == 200:
+                return _status(uri, signed | {"x-amz-copy-source": f"/{bucket}/none"}) in (400, 403)
+        except BotoCoreError as error:
+            raise Unavailable(f"the store cannot be asked: {error}", hint="is it there?") from error
+        raise Unavailable(f"the store refused a listing: {status}", hint="the lake's keys need s3:ListBucket")
 
     def _target(self, uri: str) -> _Target:
         if len(uri) > _URI_LENGTH_MAX or not uri.isascii() or _UNCLEAN.search(uri):
@@ -153,6 +185,14 @@ class Signer:
             return _Target(host, "", bucket, _checked_key(path), parameters)
         bucket, _, key = path.partition("/")
         return _Target(host, f"/{quote(bucket, safe='')}", bucket, _checked_key(key), parameters)
+
+
+def _status(uri: str, headers: dict[str, str]) -> int:
+    session = URLLib3Session(timeout=_WAIT_S)
+    try:
+        return int(session.send(AWSRequest(method="GET", url=uri, headers=headers).prepare()).status_code)
+    finally:
+        session.close()
 
 
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
