@@ -68,19 +68,29 @@ class Pace:
 
 
 def run_steadily(
-    server: ChildServer, feed: Feed, pace: Pace, meter: Meter, progress: Progress, observers: Sequence[Observer] = ()
+    server: ChildServer,
+    feed: Feed,
+    pace: Pace,
+    meter: Meter,
+    progress: Progress,
+    observers: Sequence[Observer] = (),
+    *,
+    prepare_duck: str = "",
 ) -> Json:
-    """Send at this pace, first to have tables, then to warm up, then for so long; wait for the last to be seen."""
-    steady = _Steady(server, feed, pace, progress)
+    """Send at this pace, first to have tables, then to warm up, then for so long; wait for the last to be seen.
+
+    `prepare_duck` is what the reader must be told before it can read, such as the keys of a store.
+    """
+    steady = _Steady(server, feed, pace, progress, prepare_duck)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, meter.watching():
         return runner.run(steady.run(meter, observers))
 
 
 class _Steady:
-    def __init__(self, server: ChildServer, feed: Feed, pace: Pace, progress: Progress) -> None:
+    def __init__(self, server: ChildServer, feed: Feed, pace: Pace, progress: Progress, prepare_duck: str) -> None:
         self._server, self._feed, self._pace, self._progress = server, feed, pace, progress
         self._marks = {table: Marks() for table in feed.tables}
-        self._reader = Reader(server.url, self._marks, feed.mark_column)
+        self._reader = Reader(server.url, self._marks, feed.mark_column, prepare_duck)
         self._batch_marks: dict[int, dict[str, int]] = {}
 
     async def run(self, meter: Meter, observers: Sequence[Observer]) -> Json:
@@ -181,8 +191,8 @@ class Marks:
 class Reader:
     """DuckDB, asking each table in turn until it is told to end."""
 
-    def __init__(self, url: str, marks: dict[str, Marks], column: str) -> None:
-        self._url, self._marks, self._column = url, marks, column
+    def __init__(self, url: str, marks: dict[str, Marks], column: str, prepare: str = "") -> None:
+        self._url, self._marks, self._column, self._prepare = url, marks, column, prepare
         self._is_over = threading.Event()
         self.times_s: list[float] = []
         self.cpu_s = 0.0
@@ -212,6 +222,8 @@ class Reader:
         try:
             # One thread, so that this thread's CPU seconds are DuckDB's.
             with duck_on(self._url, threads=1) as duck:
+                if self._prepare:
+                    duck.execute(self._prepare)
                 while not self._is_over.is_set():
                     began = time.perf_counter()
                     for table, marks in self._marks.items():

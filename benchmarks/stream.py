@@ -14,7 +14,7 @@ import re
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -189,11 +189,13 @@ class Sender:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path, *, settings: str = "", command: Sequence[str] = COMMAND) -> Iterator[ChildServer]:
+def running_server(
+    folder: Path, *, settings: str = "", command: Sequence[str] = COMMAND, environ: Mapping[str, str] | None = None
+) -> Iterator[ChildServer]:
     """A server on this home whose pipeline is ready; stopped in order at the end."""
     with (
         terminate_as_exit(),
-        ChildServer(folder, settings=settings, command=command, has_pipeline=True) as server,
+        ChildServer(folder, settings=settings, environ=environ, command=command, has_pipeline=True) as server,
     ):
         give_up_at = time.monotonic() + _START_TIME_MAX_S
         while (state := ask(server, "/status")["pipeline"]["state"]) not in ("ready", "publishing"):

@@ -26,6 +26,7 @@
     │   │   └── ParquetWriteError
     │   ├── QueryUnavailable            the process that answers queries is starting, or died on the way
     │   ├── TooManyQueries              the queue of queries is full, or the wait in it was too long
+    │   ├── StoreUnavailable            the store of the tables gave no answer
     │   ├── TooSlow                     a subscriber took nothing for too long
     │   └── TooStale                    what is there is older than was asked for
     ├── QueryStopped            a query was ended before its answer was whole
@@ -228,6 +229,12 @@ class TooManyQueries(Unavailable):
     """The queue of queries is full, or this one waited in it too long."""
 
     code = "too_many_queries"
+
+
+class StoreUnavailable(Unavailable):
+    """The store that the tables are in gave no answer at all, after all tries."""
+
+    code = "store_unavailable"
 
 
 class TooSlow(Unavailable):

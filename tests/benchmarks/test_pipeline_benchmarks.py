@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import breadth, freshness, pipeline
+from benchmarks import breadth, cloud, freshness, pipeline
 from benchmarks.shop import TABLES
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -64,6 +64,19 @@ def test_duckdb_sees_every_batch_some_time_after_its_ack(tmp_path: Path, disk: P
     assert figures["samples"] >= report["events"] / load.batch_events * len(TABLES) * 0.9
     assert 0 < figures["p50_s"] <= figures["p95_s"] <= figures["p99_s"] <= figures["max_s"]
     assert set(report["cpu_s"]) == KINDS | {"reader"}
+
+
+@pytest.mark.chaos  # two Sparks, one after the other: minutes
+def test_a_lake_in_a_store_is_measured_beside_one_on_a_folder(tmp_path: Path, disk: Path) -> None:
+    out = tmp_path / "cloud.json"
+    load = cloud.Load(seconds=4, warm_up_s=2, rate_events_s=500, batch_events=50, burst_events=2_000, delay_ms=5)
+    report = cloud.run_cloud_bench(load, out=out, home=disk)
+    assert_whole(report, out, disk)
+    assert report["store"]["requests"]["all"] > 0
+    for half in (report["local"], report["store"]):
+        assert half["flushes"] > 0
+        assert half["burst"]["published_events_per_s"] > 0
+        assert half["ack_to_visible"]["samples"] > 0
 
 
 @pytest.mark.chaos  # two Sparks, one after the other: minutes

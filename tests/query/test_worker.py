@@ -464,6 +464,30 @@ def test_a_query_that_cannot_be_stopped_is_told_so_and_ends_the_process(
     run(story())
 
 
+def test_a_query_that_waits_for_the_store_is_told_when_its_time_is_over_and_gives_its_turn_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dolake.query.watch.STUCK_AFTER_S", 0.1)
+    monkeypatch.setattr("dolake.query.watch.STUCK_OUTSIDE_AFTER_S", 0.1)
+    waiting = StuckReader()
+
+    async def story() -> None:
+        async with asking(lake) as asker:
+            asker.worker.watch.store_s = 60.0
+            asker.worker.parts, whole = Parts(waiting, lake.parts.engine, Planner()), asker.worker.parts
+            status, answer = await asker.ask("SELECT * FROM orders", timeoutMs=50)
+            assert (status, answer["error"]["type"]) == (504, "query_timeout")
+            await until(lambda: asker.worker.slots.running == 0)
+            asker.worker.parts = whole
+            assert await asker.rows("SELECT 1 AS one") == [(1,)]
+            waiting.may_go.set()
+            await until(lambda: not asker.worker.jobs)
+            assert asker.worker.slots.running == 0  # which was given back once
+            assert not asker.left
+
+    run(story())
+
+
 def test_a_duckdb_that_gave_up_ends_the_process(lake: Lake) -> None:
     async def story() -> None:
         async with asking(lake) as asker:

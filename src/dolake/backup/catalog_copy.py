@@ -6,8 +6,6 @@ pointer names is copied, or a later moment is taken, because old metadata goes s
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,22 +14,20 @@ from typing import Any
 import msgspec
 
 from dolake.backup.copying import Meter, copy_file
+from dolake.backup.database import DATABASE, copy_store_of
+from dolake.backup.table_files import TableFiles
 from dolake.catalog.base import Pointer
 from dolake.catalog.documents import HINT_FILE, SUFFIX
-from dolake.catalog.moving import copy_store
 from dolake.catalog.readers import current_snapshot_id
 from dolake.catalog.sqlite import SqliteStore
-from dolake.catalog.stores import FILE, SQLITE, open_store
 from dolake.errors import Unavailable
 from dolake.keyindex import KeyIndexView, StaleIndex
 from dolake.keyindex.disk import Disk
 from dolake.keyindex.manifest import INDEX, store_manifest
 from dolake.positions import Position
 from dolake.settings import CatalogSettings
-from dolake.storage.local import path_of
 from dolake.tables.names import RESERVED_SUFFIXES
 
-DATABASE = FILE
 _TRIES_MAX = 40
 _TRIES_FOR_INDEXES = 10
 _TRY_AGAIN_S = 0.05
@@ -39,28 +35,28 @@ _TRY_AGAIN_S = 0.05
 
 @dataclass(slots=True)
 class CatalogCopy:
-    """What was copied. `metadata` has the bytes of every metadata file, by its place."""
+    """What was copied. `metadata` has the bytes of every metadata file, by its location."""
 
     published: Position = 0
     pointers: list[Pointer] = field(default_factory=list)
-    metadata: dict[Path, bytes] = field(default_factory=dict)
-    hints: dict[Path, bytes] = field(default_factory=dict)
+    metadata: dict[str, bytes] = field(default_factory=dict)
+    hints: dict[str, bytes] = field(default_factory=dict)
     indexes: dict[str, KeyIndexView] = field(default_factory=dict)
     """By the table's uuid, held open."""
     indexes_left_out: list[str] = field(default_factory=list)
 
     def documents(self) -> list[dict[str, Any]]:
         """The metadata of all tables, decoded."""
-        places = [path_of(pointer.metadata_location) for pointer in self.pointers if pointer.kind == "table"]
-        return [msgspec.json.decode(self.metadata[place]) for place in places]
+        locations = [pointer.metadata_location for pointer in self.pointers if pointer.kind == "table"]
+        return [msgspec.json.decode(self.metadata[location]) for location in locations]
 
 
-def copy_catalog(home: Path, target: Path, settings: CatalogSettings) -> CatalogCopy:
+def copy_catalog(home: Path, target: Path, settings: CatalogSettings, files: TableFiles) -> CatalogCopy:
     """Copy the database to `target`, and read what it points at before that goes."""
     for attempt in range(_TRIES_MAX):
-        _copy_store(home, target / DATABASE, settings)
+        copy_store_of(home, target / DATABASE, settings)
         try:
-            copy = _read(home, target / DATABASE)
+            copy = _read(home, target / DATABASE, files)
         except FileNotFoundError:
             time.sleep(_TRY_AGAIN_S)
             continue
@@ -71,27 +67,6 @@ def copy_catalog(home: Path, target: Path, settings: CatalogSettings) -> Catalog
         "a metadata file that the catalog points at was not there, again and again",
         hint="`dolake verify` says whether it is lost; else try again when less is published",
     )
-
-
-def _copy_store(home: Path, target: Path, settings: CatalogSettings) -> None:
-    """A backup has a file, also of a catalog that is in Postgres: it is whole without anybody else."""
-    if settings.store == SQLITE:
-        copy_database(home / DATABASE, target)
-        return
-    target.unlink(missing_ok=True)
-    with contextlib.closing(open_store(home, settings)) as source, contextlib.closing(SqliteStore(target)) as copy:
-        copy_store(source, copy)
-
-
-def copy_database(source: Path, target: Path) -> None:
-    """An SQLite file as of one transaction, whoever writes to it meanwhile."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    with (
-        contextlib.closing(sqlite3.connect(source, timeout=30.0)) as opened,
-        contextlib.closing(sqlite3.connect(target)) as written,
-    ):
-        opened.backup(written)
 
 
 def copy_indexes(copy: CatalogCopy, home: Path, target: Path, meter: Meter) -> None:
@@ -108,25 +83,26 @@ def copy_indexes(copy: CatalogCopy, home: Path, target: Path, meter: Meter) -> N
     copy.indexes.clear()
 
 
-def _read(home: Path, database: Path) -> CatalogCopy:
+def _read(home: Path, database: Path, files: TableFiles) -> CatalogCopy:
     store = SqliteStore(database)
     try:
         copy = CatalogCopy(store.published().position, store.pointers())
     finally:
         store.close()
     for pointer in copy.pointers:
-        place = path_of(pointer.metadata_location)
-        copy.metadata[place] = place.read_bytes()
+        location = pointer.metadata_location
+        copy.metadata[location] = files.read(location)
         if pointer.kind == "table":
-            copy.hints[place.with_name(HINT_FILE)] = place.name.removesuffix(SUFFIX).encode()
-            _find_index(copy, home, pointer, place)
+            folder, _, name = location.rpartition("/")
+            copy.hints[f"{folder}/{HINT_FILE}"] = name.removesuffix(SUFFIX).encode()
+            _find_index(copy, home, pointer)
     return copy
 
 
-def _find_index(copy: CatalogCopy, home: Path, pointer: Pointer, place: Path) -> None:
+def _find_index(copy: CatalogCopy, home: Path, pointer: Pointer) -> None:
     if not pointer.is_managed or pointer.name.name.endswith(RESERVED_SUFFIXES):
         return
-    snapshot_id = current_snapshot_id(msgspec.json.decode(copy.metadata[place]))
+    snapshot_id = current_snapshot_id(msgspec.json.decode(copy.metadata[pointer.metadata_location]))
     if snapshot_id is None:
         return
     try:

@@ -20,7 +20,7 @@ FORMAT_VERSION = 1
 
 
 class StoredFile(msgspec.Struct, frozen=True, array_like=True):
-    """One file: where it belongs (below the home, or an absolute path), where in the backup it lies, and its bytes."""
+    """One file: where it belongs (below the home, a full path, or a place in a store), where it is kept, its bytes."""
 
     place: str
     kept: str
@@ -45,6 +45,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     dolake: str
     taken_ms: int
     home: str
+    store: str = ""
+    """Where the tables were, if not in a folder."""
     position: Position
     published: Position
     files: list[StoredFile]

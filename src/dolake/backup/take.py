@@ -22,23 +22,28 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dolake
 from dolake.backup.base import refuse_unfinished
-from dolake.backup.catalog_copy import DATABASE, CatalogCopy, copy_catalog, copy_database, copy_indexes
+from dolake.backup.catalog_copy import CatalogCopy, copy_catalog, copy_indexes
 from dolake.backup.copying import Copied, Meter, Progress, checksum, copy_file, require_room, sync_folders
+from dolake.backup.database import DATABASE, copy_database
 from dolake.backup.journal_copy import HeldJournal, stream_ends
 from dolake.backup.manifest import FILE_NAME, Manifest, StoredFile, find_manifest, store_manifest
+from dolake.backup.table_files import FILES, STORE, TableFiles, table_files
 from dolake.catalog.stores import MOVED_FILE, SQLITE
 from dolake.errors import Conflict, Damaged, InvalidInput, NotFound, Unavailable
 from dolake.journal.repair import check_journal
 from dolake.settings import CatalogSettings
-from dolake.storage.local import LocalStorage, path_of
+
+if TYPE_CHECKING:
+    from dolake.storage.s3 import S3Storage
 
 _CATALOG = CatalogSettings()
 _MOMENTS_MAX = 3
-_RUNS, _FILES = "runs", "files"
-_OWN = {_RUNS, _FILES, FILE_NAME, FILE_NAME + ".tmp"}
+_RUNS = "runs"
+_OWN = {_RUNS, FILES, FILE_NAME, FILE_NAME + ".tmp"}
 _OF_THE_PROCESS = {"server.lock", "server.json", "server.log"}
 _ELSEWHERE = {"journal", "keyindex", "query", "spark", "upkeep"}
 """Folders that are copied in their own way, or made anew by who needs them."""
@@ -51,15 +56,20 @@ def take_backup(
     folder: Path,
     *,
     catalog: CatalogSettings = _CATALOG,
+    storage: S3Storage | None = None,
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     progress: Progress = lambda _what, _done, _total: None,
 ) -> Manifest:
-    """Make `folder` a backup of this home, or bring the one that it holds up to now."""
+    """Make `folder` a backup of this home, or bring the one that it holds up to now.
+
+    With a `storage` that is where the tables are, and the backup has their files, too.
+    """
     home, warehouse = home.resolve(), warehouse.resolve()
     _refuse(home, folder, catalog)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
-        taking = _Taking(home, warehouse, folder.resolve(), catalog, clock_ms, Meter(progress))
+        files = table_files(home, storage)
+        taking = _Taking(home, warehouse, folder.resolve(), catalog, files, clock_ms, Meter(progress))
         for _ in range(_MOMENTS_MAX):
             with contextlib.suppress(FileNotFoundError):
                 return taking.take()
@@ -76,22 +86,23 @@ class _Taking:
         warehouse: Path,
         folder: Path,
         catalog: CatalogSettings,
+        files: TableFiles,
         clock_ms: Callable[[], int],
         meter: Meter,
     ) -> None:
         self._home, self._warehouse, self._folder, self._catalog = home, warehouse, folder, catalog
-        self._clock_ms, self._meter = clock_ms, meter
+        self._files, self._clock_ms, self._meter = files, clock_ms, meter
         self._copied: dict[str, StoredFile] = {}
         """Files that never change, by where they are kept: those of the backup before this one, and of this one."""
         if earlier := find_manifest(folder):
-            self._copied = {file.kept: file for file in earlier.files if file.kept.startswith(f"{_FILES}/")}
+            self._copied = {file.kept: file for file in earlier.files if file.kept.startswith(f"{FILES}/")}
 
     def take(self) -> Manifest:
         taken_ms = self._clock_ms()
         run_id = f"{taken_ms}-{secrets.token_hex(4)}"
         run = self._folder / _RUNS / run_id
         with contextlib.closing(HeldJournal(self._home / "journal")) as journal:
-            catalog = copy_catalog(self._home, run / "home", self._catalog)
+            catalog = copy_catalog(self._home, run / "home", self._catalog, self._files)
             self._meter.begin("key indexes", 0)
             copy_indexes(catalog, self._home, run / "home" / "keyindex", self._meter)
             self._copy_others(run / "home")  # before the journal's end: no subscription is ahead of it
@@ -105,6 +116,7 @@ class _Taking:
             dolake=dolake.__version__,
             taken_ms=taken_ms,
             home=str(self._home),
+            store=root if (root := self._files.storage.root).startswith(STORE) else "",
             position=position,
             published=catalog.published,
             files=[*fixed, *self._changing(run), *self._hints(run, catalog)],
@@ -121,45 +133,32 @@ class _Taking:
         """Every file of the tables. Metadata first, from memory: it may be gone already."""
         from dolake.catalog.named_files import named_files  # takes a second to load
 
-        fixed = [self._keep_bytes(place, data) for place, data in catalog.metadata.items()]
+        fixed = [self._keep_bytes(location, data) for location, data in catalog.metadata.items()]
         self._meter.begin("reading manifests", 0)
-        named: set[Path] = set()
-        storage = LocalStorage(Path("/"))  # tables may be below other roots than the warehouse
+        named: set[str] = set()
         for document in catalog.documents():
-            named |= set(map(path_of, named_files(document, storage)))
-        wanted = {path: path.stat() for path in sorted(named)}
-        new = {path for path, stat in wanted.items() if not self._is_kept(path, stat)}
-        size = sum(wanted[path].st_size for path in new)
+            named |= named_files(document, self._files.storage)
+        wanted = {self._files.place_of(location)[1]: location for location in sorted(named)}  # whatever its spelling
+        new = {kept: location for kept, location in wanted.items() if not self._is_kept(kept, location)}
+        size = sum(map(self._files.size, new.values()))
         require_room(self._folder, size)
         self._meter.begin("tables", size)
-        for path, stat in wanted.items():
-            place, kept = self._place_of(path)
-            if path in new:
-                copied = copy_file(path, self._folder / kept, self._meter)
-                self._copied[kept] = StoredFile(place, kept, copied.size, copied.crc32c, stat.st_mtime_ns)
-            fixed.append(self._copied[kept])
-        return fixed
+        for kept, location in new.items():
+            self._copied[kept] = self._files.copy(location, self._folder / kept, self._meter)
+        return [*fixed, *(self._copied[kept] for kept in wanted)]
 
-    def _is_kept(self, path: Path, stat: os.stat_result) -> bool:
-        known = self._copied.get(self._place_of(path)[1])
-        return known is not None and (known.size, known.modified_ns) == (stat.st_size, stat.st_mtime_ns)
+    def _is_kept(self, kept: str, location: str) -> bool:
+        known = self._copied.get(kept)
+        return known is not None and self._files.is_kept(location, known)
 
-    def _keep_bytes(self, path: Path, data: bytes) -> StoredFile:
-        place, kept = self._place_of(path)
+    def _keep_bytes(self, location: str, data: bytes) -> StoredFile:
+        place, kept = self._files.place_of(location)
         if kept not in self._copied:
             target = self._folder / kept
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
             self._copied[kept] = _stored(place, kept, _synced(target))
         return self._copied[kept]
-
-    def _place_of(self, path: Path) -> tuple[str, str]:
-        """Where a file belongs, and where the backup keeps it."""
-        real = Path(os.path.realpath(path.parent)) / path.name
-        if real.is_relative_to(self._home):
-            place = str(real.relative_to(self._home))
-            return place, f"{_FILES}/home/{place}"
-        return str(real), f"{_FILES}/elsewhere{real}"
 
     def _copy_others(self, target: Path) -> None:
         """Settings, and whatever else stands in the home."""
@@ -185,11 +184,11 @@ class _Taking:
 
     def _hints(self, run: Path, catalog: CatalogCopy) -> Iterator[StoredFile]:
         """For readers without a catalog: each table's newest metadata, as of this backup."""
-        for number, (path, data) in enumerate(sorted(catalog.hints.items())):
+        for number, (location, data) in enumerate(sorted(catalog.hints.items())):
             kept = run / "hints" / str(number)
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_bytes(data)
-            yield _stored(self._place_of(path)[0], str(kept.relative_to(self._folder)), _synced(kept))
+            yield _stored(self._files.place_of(location)[0], str(kept.relative_to(self._folder)), _synced(kept))
 
     def _remove_needless(self, manifest: Manifest) -> None:
         """What only the backup before this one needed."""
@@ -197,7 +196,7 @@ class _Taking:
             if run.name != manifest.id:
                 shutil.rmtree(run, ignore_errors=True)
         needed = {file.kept for file in manifest.files}
-        for path in (self._folder / _FILES).rglob("*"):
+        for path in (self._folder / FILES).rglob("*"):
             if path.is_file() and str(path.relative_to(self._folder)) not in needed:
                 path.unlink()
 

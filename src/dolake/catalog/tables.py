@@ -86,6 +86,9 @@ class Tables:
         self._afterwards = Afterwards()
         self._newest: dict[str, Document] = {}
         """By its folder, the file that the next hint names."""
+        self._held: frozenset[str] = frozenset()
+        self._passed_over: set[str] = set()
+        """Metadata files that somebody still needs, and those of them that would have been removed."""
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="catalog-writer")
 
     def settle(self) -> None:
@@ -111,6 +114,13 @@ class Tables:
 
     def read(self, location: str) -> Document:
         return self._documents.read(location)
+
+    def hold(self, metadata: frozenset[str]) -> None:
+        """From now on keep these metadata files, also when many others have followed; those held before may go."""
+        self._held = metadata
+        for file in [each for each in list(self._passed_over) if each not in metadata]:
+            self._passed_over.discard(file)
+            self._afterwards.do(functools.partial(self._documents.discard, file))
 
     # --- change ------------------------------------------------------------------------------------------------------
 
@@ -345,7 +355,10 @@ class Tables:
             for entry in before.metadata.get("metadata-log", ()):
                 file = entry["metadata-file"]
                 if file not in kept and file.rpartition("/")[0] == ours and not self._store.is_pointed_at(file):
-                    self._documents.discard(file)
+                    if file in self._held:
+                        self._passed_over.add(file)
+                    else:
+                        self._documents.discard(file)
 
     def _registration(self, name: Name, document: Document, *, is_overwriting: bool) -> Create | Move:
         new = self._creation(name, document, is_managed=False)

@@ -22,6 +22,7 @@ from dolake.cli import (
     prepare,
     quarantine,
     query,
+    recover,
     serve,
     shell,
     source,
@@ -80,6 +81,7 @@ app.command("doctor")(doctor.doctor)
 app.command("prepare")(prepare.prepare)
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
+app.command("recover")(recover.recover)
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(source.app, name="source")
 app.add_typer(tail.app, name="subscriptions")

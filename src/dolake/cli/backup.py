@@ -17,12 +17,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from dolake.cli.serve import HomeOption
-from dolake.errors import InvalidInput, NotFound
+from dolake.errors import NotFound
 from dolake.server.home import Home
-from dolake.settings import load_settings
+from dolake.settings import Settings, load_settings
+from dolake.storage.opening import open_store, place_of
 
 if TYPE_CHECKING:
     from dolake.backup.manifest import Manifest
+    from dolake.storage.s3 import S3Storage
 
 FolderArgument = Annotated[Path, typer.Argument(help="The folder of the backup.")]
 ConfigOption = Annotated[
@@ -54,27 +56,45 @@ def backup(
     if not home.is_dir():
         raise NotFound(f"no folder {home}", hint="--home names the server's folder")
     settings = load_settings(home=home, config_file=config, environ=os.environ, flags={}).current
-    if settings.storage.location:
-        raise InvalidInput(
-            "a lake in a store cannot be backed up yet",
-            hint="copy the home with the server stopped, and keep the bucket's versions; see howto/run-on-s3.md",
-        )
-    with _bar() as progress:
-        manifest = take_backup(
-            home, home / settings.lake.r2_base_path, folder, catalog=settings.catalog, progress=progress
-        )
+    with _store_of(settings) as storage, _bar() as progress:
+        warehouse = home / settings.lake.r2_base_path
+        manifest = take_backup(home, warehouse, folder, catalog=settings.catalog, storage=storage, progress=progress)
     _show(manifest, [], as_json=as_json, did=f"in {folder}")
 
 
-def restore(folder: FolderArgument, home: HomeOption = Path("dolake-home"), as_json: JsonOption = False) -> None:
+def restore(
+    folder: FolderArgument,
+    home: HomeOption = Path("dolake-home"),
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Make a home from a backup. Until it is whole no server starts on it; run it again if it was stopped."""
     from dolake.backup.restore import refuse_to_restore
     from dolake.backup.restore import restore as bring_back
 
-    refuse_to_restore(folder, home)
-    with Home(home, is_restoring=True), _bar() as progress:
-        manifest = bring_back(folder, home, progress=progress)
+    manifest = refuse_to_restore(folder, home)
+    settings = Settings()
+    if manifest.store:  # where that is, the settings say that were backed up; keys come from the environment
+        kept = folder / "runs" / manifest.id / "home"
+        settings = load_settings(home=kept, config_file=config, environ=os.environ, flags={}).current
+    with _store_of(settings) as storage, Home(home, is_restoring=True), _bar() as progress:
+        manifest = bring_back(folder, home, storage=storage, progress=progress)
     _show(manifest, [], as_json=as_json, did=f"restored to {home}")
+
+
+@contextlib.contextmanager
+def _store_of(settings: Settings) -> Iterator[S3Storage | None]:
+    """The store, where the tables are in one."""
+    place = place_of(settings.lake, settings.storage, settings.catalog)
+    if place.is_local:
+        yield None
+        return
+    from dolake.storage.s3 import S3Storage
+
+    storage = open_store(place)
+    assert isinstance(storage, S3Storage)
+    with contextlib.closing(storage):
+        yield storage
 
 
 @contextlib.contextmanager

@@ -141,6 +141,20 @@ def freshness(
     _show_floors(benchmark.run_freshness_bench(load, out=out, home=home))
 
 
+@app.command("cloud")
+def cloud(
+    seconds: Annotated[float, typer.Option(help="How long to send in each half, after a warm-up.")] = 60,
+    rate: Annotated[int, typer.Option(help="Events per second.")] = 2_000,
+    delay_ms: Annotated[int, typer.Option(help="How far away the store is.")] = 20,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Freshness, throughput and requests of a lake in a store that is far away, beside one on a folder; with floors."""
+    benchmark = _benchmark("cloud")
+    load = benchmark.Load(seconds=seconds, rate_events_s=rate, delay_ms=delay_ms)
+    _show_floors(benchmark.run_cloud_bench(load, out=out, home=home))
+
+
 @app.command("breadth")
 def breadth(
     seconds: Annotated[float, typer.Option(help="How long to send, after a warm-up.")] = 45,

@@ -29,7 +29,7 @@ from dolake.journal.mark import Mark, MarkFile
 from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record, StreamPoint
 from dolake.journal.recovery import Recovered, new_journal_id, recover
-from dolake.journal.retention import Consumers, missing_beginning, removable
+from dolake.journal.retention import Consumers, SealedSegment, missing_beginning, removable
 from dolake.journal.writer import DurableGroup, Entry, Writer, begin_segment
 from dolake.positions import START, Position
 from dolake.settings import JournalSettings
@@ -128,6 +128,24 @@ class EmbeddedJournal:
     def utilization(self) -> float:
         return min(1.0, self._writer.used_bytes / self._writer.settings.size_max_bytes)
 
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
+    def head(self) -> tuple[Position, int]:
+        """The first position of the newest segment, and how many bytes of it are durable."""
+        return self._writer.base, self._writer.offset
+
+    def sealed(self) -> list[SealedSegment]:
+        """Those that do not grow any more, in order."""
+        return self._writer.sealed
+
+    def seal(self) -> list[SealedSegment]:
+        """Seal what is durable now, and return the same as `sealed`. Blocks until the writer has come to it."""
+        self._writer.seal().result()
+        return self._writer.sealed
+
     def on_durable(self, listener: Callable[[DurableGroup], None]) -> None:
         """Call this on the event loop after each sync."""
         self._listeners.append(listener)
@@ -185,6 +203,11 @@ class EmbeddedJournal:
         self.trim()
         with self._writer.sealed_lock:
             self.consumers.store()
+
+    def unregister(self, consumer: str) -> None:
+        """It does not read any more, and keeps nothing from being removed."""
+        with self._writer.sealed_lock:
+            self.consumers.remove(consumer)
 
     async def close(self) -> None:
         if not self._is_closed:

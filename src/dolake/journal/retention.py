@@ -91,6 +91,11 @@ class Consumers:
         if position > self._positions[name]:
             self._positions = {**self._positions, name: position}
 
+    def remove(self, name: str) -> None:
+        """It is no consumer any more."""
+        self._positions = {each: at for each, at in self._positions.items() if each != name}
+        self.store()
+
     def store(self) -> None:
         """Write the places down. A disk that refuses this is borne: else a full one could never be emptied.
 

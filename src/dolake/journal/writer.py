@@ -113,7 +113,8 @@ class Writer:
         self._disk, self._clock_ms, self._settle, self._free = disk, clock_ms, settle, free
         self._is_without_room = False
         self.refusal: DoLakeError = Unavailable("an earlier batch could not be written", hint="send again, in order")
-        self._queue: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Entry | Future[None] | None] = queue.SimpleQueue()
+        """Batches, wishes to seal, and None for the end."""
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="journal-prepare")
         self._prepared: Future[Path] | None = None
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
@@ -126,6 +127,12 @@ class Writer:
 
     def submit(self, entry: Entry) -> None:
         self._queue.put(entry)
+
+    def seal(self) -> Future[None]:
+        """Begin the next segment now, if there is anything in this one; done when it is so, or cannot be."""
+        wish: Future[None] = Future()
+        self._queue.put(wish)
+        return wish
 
     def drop(self, going: list[SealedSegment]) -> None:
         """These sealed segments were removed; the caller holds `sealed_lock`."""
@@ -158,14 +165,15 @@ class Writer:
 
     def _next_group(self) -> list[Entry] | None:
         """Everything that waits, up to the size of one group; None when the journal closes."""
-        first = self._queue.get()
+        while isinstance(first := self._queue.get(), Future):
+            self._seal_as_wished(first)
         if first is None:
             return None
         group, size = [first], first.size
         while size < self.settings.group_size_max_bytes and not self._queue.empty():
             entry = self._queue.get()
-            if entry is None:
-                self._queue.put(None)
+            if entry is None or isinstance(entry, Future):
+                self._queue.put(entry)
                 break
             group.append(entry)
             size += entry.size
@@ -306,6 +314,15 @@ class Writer:
         self._prepare()
         self._cool()
 
+    def _seal_as_wished(self, wish: Future[None]) -> None:
+        try:
+            if self.base != self.position and not self.failure:
+                self._roll(0)
+        except Exception as error:
+            wish.set_exception(error)
+        else:
+            wish.set_result(None)
+
     def _give_name(self, path: Path) -> None:
         """Make the next segment part of the journal. From here on there is no way back to the current one."""
         os.ftruncate(self._descriptor, self.offset)
@@ -386,8 +403,11 @@ class Writer:
         """Fail these and all that waits behind them."""
         rest = list(entries)
         while not self._queue.empty():
-            if (entry := self._queue.get()) is not None:
-                rest.append(entry)
+            match self._queue.get():
+                case Entry() as entry:
+                    rest.append(entry)
+                case Future() as wish:
+                    wish.set_result(None)
         error = self.failure or Unavailable("the journal is closed", hint="send again when the server is back")
         self._tell(rest, None, error)
 

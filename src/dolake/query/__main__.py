@@ -23,6 +23,7 @@ import psutil
 from dolake.catalog.pyiceberg_files import StorageIO
 from dolake.catalog.stores import open_store
 from dolake.errors import DoLakeError
+from dolake.pipeline.store import use
 from dolake.query.answering import Parts
 from dolake.query.engine import Engine
 from dolake.query.guard import parse
@@ -108,6 +109,7 @@ def open_parts(home: Path, settings: Sections, watch: Watch) -> tuple[Parts, Lak
     scratch.mkdir(parents=True)
     place = place_of(settings.lake, settings.storage, settings.catalog)
     storage = open_storage(home, settings.lake, place)
+    use(place)  # rows that changes in the tail build on are read as the pipeline reads them
     files = LakeFiles(open_store(home, settings.catalog), storage)
     reader = open_reader(
         home,
@@ -122,7 +124,9 @@ def open_parts(home: Path, settings: Sections, watch: Watch) -> tuple[Parts, Lak
     if place.is_local:  # in a store Spark would need a way of its own to files that no catalog names
         spark = SparkEngine(scratch, settings.pipeline, query.spark_memory_bytes, query.spark_idle_ms)
     folders = _folders(home, settings) if place.is_local else []
-    engine = Engine(query, folders, scratch, watch, duck_store(storage))
+    store = duck_store(storage)
+    watch.store_s = store.patience_s if store else 0.0
+    engine = Engine(query, folders, scratch, watch, store)
     return Parts(reader, engine, Planner(StorageIO(storage)), spark), reader
 
 

@@ -58,6 +58,8 @@ class Job:
     owner: str = EVERYTHING.id
     """Whose token it was asked with."""
     state: State = "queued"
+    has_turn: bool = False
+    """Whether it counts as one of those that run; the loop alone says so."""
     progress: tuple[int, int] | None = None
     """Of one that Spark is at: tasks that are done, of those that are known."""
     started_s: float = field(default_factory=time.monotonic)
@@ -106,6 +108,10 @@ class Job:
         except Exception as error:
             logger.exception("query failed by a mistake of ours", extra={"query_id": self.id})
             self.fail(error)
+
+    def soon(self, do: Callable[[Job], None]) -> None:
+        """On the loop; from any thread."""
+        self._loop.call_soon_threadsafe(do, self)
 
     def tell(self, headers: Mapping[str, str]) -> None:
         """Once, before the first piece."""

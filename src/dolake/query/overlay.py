@@ -7,6 +7,7 @@ out deleted rows by itself. Promise: nothing of it is outside the scratch folder
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
+from dolake.errors import Unavailable
 from dolake.pipeline.files import DELETES
 
 Json = dict[str, Any]
@@ -58,12 +60,15 @@ class Overlay:
 class Overlays:
     """Writes them into one folder."""
 
-    def __init__(self, folder: Path, lake: FileIO | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, lake: FileIO | None = None, *, is_quick: bool = True) -> None:
+        self._folder, self._is_quick = folder, is_quick
         self._numbers = itertools.count(1)
         self._io = PyArrowFileIO()
         self._lake = lake or self._io
+        self._keeping = threading.Lock()
         self._lists: dict[str, list[ManifestFile]] = {}
+        self._refused: dict[str, Unavailable] = {}
+        """Lists that could not be fetched: nobody waits for them a second time."""
         self._schemas: dict[tuple[str, int], Schema] = {}
         self._known: weakref.WeakValueDictionary[str, Overlay] = weakref.WeakValueDictionary()
 
@@ -93,13 +98,32 @@ class Overlays:
         made_of = metadata, snapshot, deletes
         return self._write(metadata, later, str(manifests), [deletes, manifest, manifests], made_of)
 
+    def fetch(self, snapshot: Json | None) -> None:
+        """Try to have what `without` may need of a store, before others are locked out: it may take its time."""
+        if snapshot is None or self._is_quick:
+            return
+        location = snapshot["manifest-list"]
+        try:
+            self._refused.pop(location, None)
+            self._manifests_of(location)
+        except Unavailable as error:  # raised when it is needed after all
+            if len(self._refused) >= _LISTS_MAX:
+                self._refused.clear()
+            self._refused[location] = error
+
     def _manifests_of(self, location: str) -> list[ManifestFile]:
         """Asked again and again between two publishes."""
-        if location not in self._lists:
-            while len(self._lists) >= _LISTS_MAX:
-                del self._lists[next(iter(self._lists))]
-            self._lists[location] = list(read_manifest_list(self._lake.new_input(location)))
-        return self._lists[location]
+        with self._keeping:
+            found = self._lists.get(location)
+        if found is None:
+            if error := self._refused.get(location):
+                raise error
+            found = list(read_manifest_list(self._lake.new_input(location)))
+            with self._keeping:
+                while len(self._lists) >= _LISTS_MAX:
+                    del self._lists[next(iter(self._lists))]
+                self._lists[location] = found
+        return found
 
     def _schema_of(self, metadata: Json) -> Schema:
         """PyIceberg takes a millisecond for it."""

@@ -212,6 +212,7 @@ class View:
         name_of_state = Name(name.namespace, name.name.removesuffix(CHANGES_SUFFIX))
         state, changes = self.moment.state_and_changes(name_of_state)
         plain = plain_table_name(str(name_of_state))
+        self.overlays.fetch(state.snapshot if state else None)
         with self.reader.tail.lock:
             if plain.endswith(QUARANTINE_SUFFIX):
                 self._sort_out(name_of_state, plain)
@@ -536,7 +537,7 @@ def open_reader(
     scratch.mkdir(parents=True, exist_ok=True)
     for left in scratch.iterdir():
         left.unlink()
-    overlays = Overlays(scratch, StorageIO(files.storage))
+    overlays = Overlays(scratch, StorageIO(files.storage), is_quick=files.storage.is_quick)
     live = LiveTables(home / "keyindex", overlays, has_source_in_key=has_source_in_key)
     tail = Tail(home / "journal", has_source_in_key=has_source_in_key, bytes_max=tail_max_bytes, rules=rules)
     keys = KeyTail(home / "journal", has_source_in_key=has_source_in_key, bytes_max=tail_max_bytes)

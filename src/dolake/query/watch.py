@@ -2,7 +2,9 @@
 
 From engine.py and job.py, which have a Stop for each query; to worker.py, which hears of a query that does not stop.
 Promise: a query is told to stop again and again until it does, because a wish that comes before DuckDB has begun is
-lost; within STUCK_AFTER_S it has stopped, or somebody is told that it has not.
+lost; within STUCK_AFTER_S it has stopped, or somebody is told that it has not. One that waits for a store cannot be
+interrupted and ends by itself: then somebody is told that it is late, and that it is stuck only when the store's own
+time is over, too.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Stop:
         self.error: QueryStopped | None = None
         """Why it is to end; None as long as it may go on."""
         self._asked_s = 0.0
-        self._is_told_stuck = False
+        self._is_told_late = self._is_told_stuck = False
 
     def begin(self) -> None:
         """Its time runs from now on."""
@@ -73,9 +75,16 @@ class Stop:
         elif self.error:
             self.ask(self.error)
 
-    def is_stuck(self, now_s: float) -> bool:
-        """True once, when it had time enough to stop."""
-        patience_s = STUCK_AFTER_S if self._interrupt else STUCK_OUTSIDE_AFTER_S
+    def is_late(self, now_s: float) -> bool:
+        """True once, when whoever asked should not wait any longer."""
+        if self.error is None or self._is_told_late or now_s - self._asked_s < STUCK_AFTER_S:
+            return False
+        self._is_told_late = True
+        return True
+
+    def is_stuck(self, now_s: float, store_s: float = 0.0) -> bool:
+        """True once, when it had time enough to stop, also where the store takes its time."""
+        patience_s = store_s + (STUCK_AFTER_S if self._interrupt else STUCK_OUTSIDE_AFTER_S)
         if self.error is None or self._is_told_stuck or now_s - self._asked_s < patience_s:
             return False
         self._is_told_stuck = True
@@ -90,11 +99,14 @@ class Watch:
         *,
         memory_max_bytes: int = 2**63,
         on_stuck: Callable[[Stop], None] = lambda _: None,
+        on_late: Callable[[Stop], None] = lambda _: None,
         on_full: Callable[[], None] = lambda: None,
     ) -> None:
         self.memory_max_bytes = memory_max_bytes
         """More than this ends every query; half as much again, or as much while none is at work, is told `on_full`."""
-        self._on_stuck, self._on_full = on_stuck, on_full
+        self.store_s = 0.0
+        """How long a request to the store may take, with all its tries; 0 where there is none."""
+        self._on_stuck, self._on_late, self._on_full = on_stuck, on_late, on_full
         self._stops: set[Stop] = set()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -132,8 +144,10 @@ class Watch:
             now_s = time.monotonic()
             for stop in stops:
                 stop.look(now_s)
-                if stop.is_stuck(now_s):
+                if stop.is_stuck(now_s, self.store_s):
                     self._on_stuck(stop)
+                elif self.store_s and stop.is_late(now_s):
+                    self._on_late(stop)
 
     def _wait(self) -> list[Stop]:
         """The queries at work, after a moment."""

@@ -54,7 +54,12 @@ class Worker:
         self.settings = settings
         self.slots = Slots(settings)
         self.jobs: dict[str, Job] = {}
-        self.watch = Watch(memory_max_bytes=_bound(settings), on_stuck=self._note_stuck, on_full=self._note_full)
+        self.watch = Watch(
+            memory_max_bytes=_bound(settings),
+            on_stuck=self._note_stuck,
+            on_late=self._note_late,
+            on_full=self._note_full,
+        )
         self.parts: Parts | None = None
         """What it answers with; put here before the first question comes."""
         self._leave = leave
@@ -157,6 +162,7 @@ class Worker:
         self.jobs[job.id] = job
         try:
             await self.slots.take(job)
+            job.has_turn = True
         except BaseException:
             del self.jobs[job.id]
             raise
@@ -167,12 +173,17 @@ class Worker:
     def _end(self, job: Job) -> None:
         """Its thread is free; only now the next one can have its turn."""
         del self.jobs[job.id]
-        self.slots.give_back()
+        self._give_turn_back(job)
         if job.stop.error:
             job.abort()  # a client that is slow to read need not read all that is left
         if self.parts and self.parts.engine.is_broken:
             logger.error("duckdb gave up", extra={"query_id": job.id})
             self.leave(EXIT_BROKEN)
+
+    def _give_turn_back(self, job: Job) -> None:
+        if job.has_turn:
+            job.has_turn = False
+            self.slots.give_back()
 
     # --- about questions ----------------------------------------------------------------------------------------------
 
@@ -217,6 +228,13 @@ class Worker:
                 "query could not be stopped", extra={"query_id": job.id, "elapsed": job.as_json()["elapsedMs"]}
             )
             job.fail(stop.error or QueryUnavailable("the query process starts anew"))
+
+    def _note_late(self, stop: Stop) -> None:
+        """It waits for the store and ends when that does; whoever asked need not, nor who waits for its turn."""
+        for job in [job for job in list(self.jobs.values()) if job.stop is stop]:
+            logger.warning("query waits for the store", extra={"query_id": job.id})
+            job.fail(stop.error or QueryUnavailable("the store does not answer", hint="ask again"))
+            job.soon(self._give_turn_back)
 
     def _note_full(self) -> None:
         if not self._is_leaving.is_set():

@@ -21,6 +21,7 @@ from dolake.receiver.limiter import RateLimiter
 from dolake.receiver.progress import Progress, Tail
 from dolake.server.auth import Doorkeeper
 from dolake.server.home import Home
+from dolake.server.journal_copy import CONSUMER, JournalCopy
 from dolake.server.query_process import QueryProcess
 from dolake.server.spark_process import SparkProcess
 from dolake.settings import Settings, SettingsStore, SubscriptionSettings
@@ -61,6 +62,8 @@ class Lake:
         self.pipeline: SparkProcess | None = None
         """None until the server listens, and for good where the settings say so."""
         self.query: QueryProcess | None = None
+        """The same."""
+        self.journal_copy: JournalCopy | None = None
         """The same."""
         self.subscriptions: Subscriptions | None = None
         """None until the journal is recovered."""
@@ -175,6 +178,14 @@ class Lake:
         self.pipeline = SparkProcess(self.home, self.settings, self.progress, self.catalog, url, self.clock_ms)
         return self.pipeline
 
+    def start_journal_copy(self) -> JournalCopy | None:
+        """None where the settings want no copy; then nothing waits for one."""
+        if not self.settings.current.journal.copy:
+            self.journal.unregister(CONSUMER)
+            return None
+        self.journal_copy = JournalCopy(self.home.path, self.settings, self.journal, self.catalog, self.clock_ms)
+        return self.journal_copy
+
     def start_query(self) -> QueryProcess:
         """Questions are answered from the moment the tables and the journal can be read."""
         self.query = QueryProcess(self.home, self.settings)
@@ -230,6 +241,8 @@ class Lake:
             await self.pipeline.stop(wait_ms)
         if self.query:
             await self.query.stop()
+        if self.journal_copy:
+            await self.journal_copy.stop(wait_ms)
         if self._receiver:
             await self._receiver.journal.close()
         if self._catalog:

@@ -23,6 +23,7 @@ import dolake
 from dolake.errors import Conflict, InvalidInput
 from dolake.server.app import build_runner
 from dolake.server.home import Home
+from dolake.server.journal_copy import refuse_without_store
 from dolake.server.lake import Lake
 from dolake.server.tls import Certificate, certificate_of
 from dolake.settings import ServerSettings, SettingsStore
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 async def serve(home_path: Path, settings: SettingsStore, on_ready: Callable[[str], None] = lambda _url: None) -> None:
     """Run a server until it is told to stop."""
+    refuse_without_store(settings.current)
     with Home(home_path) as home:
         lake = Lake(home, settings)
         refuse_open_doors(settings.current.server.host, has_tokens=lake.doorkeeper.book.is_required)
@@ -94,6 +96,8 @@ async def _run(lake: Lake, doors: Doors, stopping: asyncio.Event, on_ready: Call
             tasks.create_task(lake.doorkeeper.watch(stopping))
             if lake.settings.current.pipeline.enabled:
                 tasks.create_task(lake.start_pipeline(doors.own_url).supervise())
+            if copying := lake.start_journal_copy():
+                tasks.create_task(copying.run())
             if lake.settings.current.query.enabled:
                 tasks.create_task(lake.start_query().supervise())
                 tasks.create_task((await lake.open_subscriptions()).feeds.run())

@@ -153,6 +153,8 @@ class _Figures(Collector):
         yield CounterMetricFamily("dolake_journal_refused_batches", "Batches not written.", value=stats.refused_count)
         yield GaugeMetricFamily("dolake_journal_used_bytes", "Bytes that hold records.", value=journal.used_bytes)
         yield GaugeMetricFamily("dolake_journal_size_max_bytes", "The limit.", value=journal.size_max_bytes)
+        copied = self._lake.journal_copy.position if self._lake.journal_copy else 0
+        yield GaugeMetricFamily("dolake_journal_copied_position", "Changes copied to the store.", value=copied)
         yield GaugeMetricFamily("dolake_journal_segments", "Segment files.", value=journal.segment_count)
         what = "Bytes received and not yet on disk."
         yield GaugeMetricFamily("dolake_journal_in_flight_bytes", what, value=journal.in_flight_bytes)

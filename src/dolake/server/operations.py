@@ -79,6 +79,7 @@ async def status(request: web.Request) -> web.Response:
             "sizeMaxBytes": journal.size_max_bytes,
             "oldestPosition": journal.oldest,
             "consumers": journal.consumers.all(),
+            **({"copy": lake.journal_copy.as_json()} if lake.journal_copy else {}),
         },
     }
     body["lag"] = lag

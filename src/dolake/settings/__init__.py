@@ -9,6 +9,7 @@ From the command line, which calls load_settings() once; to every part, which ge
 Promise: whatever is in `SettingsStore.current` was checked, alone and together with the others.
 """
 
+from dolake.settings.journal import JournalSettings
 from dolake.settings.layers import CHANGED_FILE, CONFIG_FILE
 from dolake.settings.names import NOT_SETTINGS, SETTINGS, Setting
 from dolake.settings.schema import (
@@ -19,7 +20,6 @@ from dolake.settings.schema import (
     CatalogSettings,
     CompactionConfig,
     DoLakeConfig,
-    JournalSettings,
     MaintenanceSettings,
     Order,
     PipelineSettings,

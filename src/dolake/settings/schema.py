@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from dolake.settings.journal import JournalSettings
 from dolake.settings.stores import StorageSettings
 from dolake.settings.words import BYTES_MAX, COUNT_MAX, GIB, KIB, MIB, MS_MAX, RESTART
 from dolake.settings.words import says as _says
@@ -423,16 +424,6 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             RESTART,
         ),
     ] = 120_000
-
-
-class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The files that make changes durable."""
-
-    size_max_bytes: Annotated[
-        int, _whole("Most bytes on disk; at the bound batches get `buffer_full`.", 128 * KIB, BYTES_MAX)
-    ] = 8 * GIB
-    segment_size_bytes: Annotated[int, _whole("Size of one journal file.", 64 * KIB, GIB, RESTART)] = 64 * MIB
-    group_size_max_bytes: Annotated[int, _whole("Most bytes made durable by one sync.", KIB, GIB)] = 8 * MIB
 
 
 _SPARK_MASTER = Meta(

@@ -7,6 +7,7 @@ the lake's own places.
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from dolake.storage.base import Storage
 
 if TYPE_CHECKING:
     from dolake.storage.s3 import Keys, S3Storage
+
+_TRIES_MAX = 3
 
 
 def extension_file(name: str) -> str:
@@ -39,11 +42,23 @@ class DuckStore:
     def roots(self) -> tuple[str, ...]:
         return self._storage.roots
 
+    @property
+    def patience_s(self) -> float:
+        """How long DuckDB may wait for the store, and cannot be interrupted."""
+        return self._storage.timeout_ms / 1000 * self._tries_max
+
+    @property
+    def _tries_max(self) -> int:
+        """Few: a thread of DuckDB that waits can do nothing else, and who asks can ask again."""
+        return min(self._storage.tries_max, _TRIES_MAX)
+
     def open(self, connection: Any) -> None:
         """Once for a database, before its doors are closed."""
         connection.execute(f"LOAD {quoted(extension_file('httpfs'))}")
         # Files never change, so what was once known of one is known for good.
         connection.execute("SET GLOBAL enable_http_metadata_cache = true")
+        connection.execute(f"SET GLOBAL http_timeout = {math.ceil(self._storage.timeout_ms / 1000)}")
+        connection.execute(f"SET GLOBAL http_retries = {self._tries_max - 1}")
         self.renew(connection)
 
     def renew(self, connection: Any) -> None:

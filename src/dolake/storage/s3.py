@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
+import random
 import re
 import threading
 import time
@@ -19,19 +21,25 @@ from typing import Any
 
 import botocore.session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ResponseStreamingError
 
-from dolake.errors import Conflict, InvalidInput, NotFound, Unavailable
+from dolake.errors import Conflict, InvalidInput, NotFound, StoreUnavailable, Unavailable
 from dolake.settings import StorageSettings
 from dolake.storage.base import StoredFile
+from dolake.storage.breaker import Breaker
 from dolake.storage.s3_files import S3Download, S3Upload
+
+logger = logging.getLogger(__name__)
 
 _LOCATION = re.compile(r"(?:s3|s3a|s3n|r2)://([^/]+)(?:/(.*))?", re.DOTALL)
 _REGION = "us-east-1"
 """Where nobody names one. Stores that have no regions take it."""
+CONNECT_MAX_MS = 10_000
 _CONNECTIONS_MAX = 32
 _AT_ONCE_MAX = 1000
 """Files that one request lists or removes."""
+_BROKEN_WAIT_S = 0.1
+_BROKEN_WAIT_MAX_S = 5.0
 _SECOND_MS = 999
 """A store says in which second a file was written: it may have been the end of it."""
 _MISSING = ("NoSuchKey", "404", "NotFound")
@@ -87,7 +95,7 @@ class S3Storage:
             "s3",
             settings.endpoint,
             Config(
-                connect_timeout=min(settings.timeout_ms, 10_000) / 1000,
+                connect_timeout=min(settings.timeout_ms, CONNECT_MAX_MS) / 1000,
                 read_timeout=settings.timeout_ms / 1000,
                 # Of botocore's ways this one waits for a random part of a time that doubles.
                 retries={"mode": "standard", "total_max_attempts": settings.tries_max},
@@ -95,7 +103,9 @@ class S3Storage:
                 s3={"addressing_style": "path" if self.is_path_style else "virtual"},
             ),
         )
+        self.timeout_ms, self.tries_max = settings.timeout_ms, settings.tries_max
         self._has_conditions = True
+        self._breaker = Breaker()
         self._replacing = _Replacing(self._put)
 
     def create_client(self, service: str, endpoint: str, config: Config) -> Any:
@@ -133,11 +143,7 @@ class S3Storage:
         location = self._checked(location)
         if (waiting := self._replacing.find(location)) is not None:
             return waiting
-        with _as_ours(location):
-            answer = self._s3.get_object(**self._place(location))
-            with contextlib.closing(answer["Body"]) as body:
-                data: bytes = body.read()
-                return data
+        return self._get(location)[0]
 
     def write(self, location: str, data: bytes) -> None:
         location = self._checked(location)
@@ -159,6 +165,10 @@ class S3Storage:
     def replace(self, location: str, data: bytes) -> None:
         self._replacing.write(self._checked(location), data)
 
+    def overwrite(self, location: str, data: bytes) -> None:
+        """Write a file whether it is there or not, durable when this returns; not more than once a second."""
+        self._put(self._checked(location), data)
+
     def exists(self, location: str) -> bool:
         try:
             self.size(location)
@@ -168,7 +178,7 @@ class S3Storage:
 
     def size(self, location: str) -> int:
         location = self._checked(location)
-        with _as_ours(location):
+        with self._asking(location):
             return int(self._s3.head_object(**self._place(location))["ContentLength"])
 
     # --- files in pieces ---------------------------------------------------------------------------------------------
@@ -183,18 +193,19 @@ class S3Storage:
         location = self._checked(location)
 
         def fetch(range_: str) -> tuple[bytes, str]:
-            with _as_ours(location):
-                answer = self._s3.get_object(**self._place(location), Range=range_)
-                with contextlib.closing(answer["Body"]) as body:
-                    return body.read(), answer.get("ContentRange", "")
+            return self._get(location, Range=range_)
 
         return S3Download(fetch, lambda: self.size(location))
 
     def open_write(self, location: str) -> Any:
         import pyarrow as pa
 
+        return pa.PythonFile(self.open_upload(location), mode="w")
+
+    def open_upload(self, location: str) -> S3Upload:
+        """The same as `open_write` for who is not Arrow."""
         location = self._checked(location)
-        return pa.PythonFile(S3Upload(self._s3, self._place(location), lambda: _as_ours(location)), mode="w")
+        return S3Upload(self._s3, self._place(location), lambda: self._asking(location))
 
     def sync(self, locations: Iterable[str]) -> None:
         """What the store has said yes to is durable."""
@@ -203,7 +214,7 @@ class S3Storage:
 
     def delete(self, location: str) -> None:
         location = self._checked(location)
-        with _as_ours(location):
+        with self._asking(location):
             self._s3.delete_object(**self._place(location))
 
     def delete_all(self, locations: Iterable[str]) -> None:
@@ -217,7 +228,7 @@ class S3Storage:
 
     def _delete_some(self, bucket: str, keys: list[str]) -> None:
         wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        with _as_ours(f"s3://{bucket}"):
+        with self._asking(f"s3://{bucket}"):
             failed = self._s3.delete_objects(Bucket=bucket, Delete=wanted).get("Errors", ())
         if failed:
             raise Unavailable(f"{len(failed)} files were not removed: {failed[0].get('Message')}", hint="try again")
@@ -236,7 +247,7 @@ class S3Storage:
         bucket, key = _parts(self._checked(location))
         asked: dict[str, Any] = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "MaxKeys": _AT_ONCE_MAX}
         while True:
-            with _as_ours(location):
+            with self._asking(location):
                 page = self._s3.list_objects_v2(**asked)
             for found in page.get("Contents", ()):
                 at_ms = round(found["LastModified"].timestamp() * 1000) + _SECOND_MS
@@ -249,9 +260,30 @@ class S3Storage:
         self._replacing.close()
         self._s3.close()
 
+    def _get(self, location: str, **range_: str) -> tuple[bytes, str]:
+        """The bytes, and which they are. What breaks off on the way is asked for again; botocore cares for the rest."""
+        tries = 0
+        while True:
+            with self._asking(location):
+                answer = self._s3.get_object(**self._place(location), **range_)
+                try:
+                    with contextlib.closing(answer["Body"]) as body:
+                        return body.read(), answer.get("ContentRange", "")
+                except BotoCoreError:
+                    tries += 1
+                    if tries >= self.tries_max:
+                        raise
+            time.sleep(random.uniform(0.0, min(_BROKEN_WAIT_S * 2**tries, _BROKEN_WAIT_MAX_S)))  # noqa: S311 - no secret
+
     def _put(self, location: str, data: bytes, **conditions: str) -> None:
-        with _as_ours(location, is_conditional=bool(conditions)):
+        with self._asking(location, is_conditional=bool(conditions)):
             self._s3.put_object(**self._place(location), Body=data, **conditions)
+
+    @contextlib.contextmanager
+    def _asking(self, location: str, *, is_conditional: bool = False) -> Iterator[None]:
+        """One request; none while the store is known not to answer."""
+        with self._breaker.passing(location), _as_ours(location, is_conditional=is_conditional):
+            yield
 
     def _place(self, location: str) -> dict[str, str]:
         bucket, key = _parts(location)
@@ -307,20 +339,29 @@ def _as_ours(location: str, *, is_conditional: bool = False) -> Iterator[None]:
         hint = _HINTS.get(code, "look at the store, then try again")
         raise Unavailable(f"the store refused {location}: {code} {message}".rstrip(), hint=hint) from error
     except BotoCoreError as error:
-        raise Unavailable(f"the store cannot be asked for {location}: {error}", hint="is it there?") from error
+        is_silent = isinstance(error, HTTPClientError) and not isinstance(error, ResponseStreamingError)
+        kind = StoreUnavailable if is_silent else Unavailable
+        raise kind(f"the store cannot be asked for {location}: {error}", hint="is it there?") from error
 
 
 class _Replacing:
-    """Files that are written again and again: each at most once a second, and the last bytes win."""
+    """Files that are written again and again: each at most once a second, and the last bytes win.
+
+    A store that is down gets them when it is back: who reads them has no catalog to tell him that they are old.
+    """
 
     _EVERY_S = 1.0
+    _WAIT_MAX_S = 30.0
 
     def __init__(self, put: Callable[[str, bytes], None]) -> None:
         self._put = put
         self._lock = threading.Lock()
         self._written_s: dict[str, float] = {}
         self._waiting: dict[str, bytes] = {}
+        self._failures: dict[str, int] = {}
+        """In a row, of those that wait."""
         self._timers: dict[str, threading.Timer] = {}
+        self._is_closed = False
 
     def find(self, location: str) -> bytes | None:
         """What is written soon."""
@@ -330,16 +371,12 @@ class _Replacing:
     def write(self, location: str, data: bytes) -> None:
         with self._lock:
             wait_s = self._written_s.get(location, -self._EVERY_S) + self._EVERY_S - time.monotonic()
-            if wait_s > 0 or location in self._waiting:
-                self._waiting[location] = data
-                if location not in self._timers:
-                    timer = threading.Timer(max(wait_s, 0.0), functools.partial(self._write_waiting, location))
-                    timer.daemon = True
-                    self._timers[location] = timer
-                    timer.start()
-                return
-            self._note(location)
-        self._put(location, data)
+            is_free = wait_s <= 0 and location not in self._waiting
+            self._waiting[location] = data
+            if not is_free:
+                self._start_timer(location, wait_s)
+        if is_free:
+            self._write_waiting(location)
 
     def _write_waiting(self, location: str) -> None:
         with self._lock:
@@ -348,16 +385,33 @@ class _Replacing:
             self._note(location)
         if data is None:
             return
-        with contextlib.suppress(Unavailable):  # the next one comes
+        try:
             self._put(location, data)
+        except Unavailable as error:
+            self._wait_longer(location, error)
+            return
         with self._lock:
+            self._failures.pop(location, None)
             if self._waiting.get(location) is data:
                 del self._waiting[location]
-            elif location in self._waiting and location not in self._timers:
-                timer = threading.Timer(self._EVERY_S, functools.partial(self._write_waiting, location))
-                timer.daemon = True
-                self._timers[location] = timer
-                timer.start()
+            else:
+                self._start_timer(location, self._EVERY_S)
+
+    def _wait_longer(self, location: str, error: Unavailable) -> None:
+        with self._lock:
+            failures = self._failures[location] = self._failures.get(location, 0) + 1
+            wait_s = min(self._EVERY_S * 2**failures, self._WAIT_MAX_S)
+            self._start_timer(location, wait_s)
+        logger.warning("file not replaced yet", extra={"reason": error.message, "again_s": wait_s})
+
+    def _start_timer(self, location: str, wait_s: float) -> None:
+        """Under the lock."""
+        if location in self._timers or location not in self._waiting or self._is_closed:
+            return
+        timer = threading.Timer(max(wait_s, 0.0), functools.partial(self._write_waiting, location))
+        timer.daemon = True
+        self._timers[location] = timer
+        timer.start()
 
     def _note(self, location: str) -> None:
         now_s = time.monotonic()
@@ -366,11 +420,14 @@ class _Replacing:
         self._written_s[location] = now_s
 
     def close(self) -> None:
+        """Write what waits, unless the store has just refused it: nobody waits for a store in order to end."""
         with self._lock:
+            self._is_closed = True
             for timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
-            waiting, self._waiting = self._waiting, {}
+            waiting = {each: data for each, data in self._waiting.items() if each not in self._failures}
+            self._waiting = {}
         for location, data in waiting.items():
             with contextlib.suppress(Unavailable):
                 self._put(location, data)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from dolake.errors import NotFound
 
 _TAIL_BYTES = 128 * 1024
@@ -136,9 +138,26 @@ class S3Upload:
         if self._buffer:
             self._send_part(len(self._buffer))
         with self._aborting(), self._as_ours():
+            self._complete()
+
+    def abandon(self) -> None:
+        """It never was."""
+        self.closed = True
+        if self._upload_id:
+            with contextlib.suppress(Exception):
+                self._s3.abort_multipart_upload(**self._place, UploadId=self._upload_id)
+
+    def _complete(self) -> None:
+        """A try whose answer was lost may have done it: then there is no such upload any more, but the file."""
+        try:
             self._s3.complete_multipart_upload(
                 **self._place, UploadId=self._upload_id, MultipartUpload={"Parts": self._parts}
             )
+        except ClientError as error:
+            tries: Any = error.response.get("ResponseMetadata", {})
+            is_gone = error.response["Error"].get("Code") == "NoSuchUpload" and tries.get("RetryAttempts", 0) > 0
+            if not is_gone or self._s3.head_object(**self._place)["ContentLength"] != self._written:
+                raise
 
     def _send_part(self, count: int) -> None:
         part = bytes(memoryview(self._buffer)[:count])
@@ -157,7 +176,5 @@ class S3Upload:
         try:
             yield
         except BaseException:
-            self.closed = True
-            with contextlib.suppress(Exception):
-                self._s3.abort_multipart_upload(**self._place, UploadId=self._upload_id)
+            self.abandon()
             raise

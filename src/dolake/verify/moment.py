@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dolake.backup.base import refuse_unfinished
+from dolake.backup.base import awaited_indexes, refuse_unfinished
 from dolake.catalog.base import Pointer
 from dolake.catalog.documents import Documents
 from dolake.catalog.readers import current_schema, current_snapshot_id, snapshot_by_id
@@ -64,6 +64,8 @@ class SourceTable:
     changes: IcebergTable | None
     index: KeyIndexView | None
     index_problem: str = ""
+    is_index_awaited: bool = False
+    """Whether the home was recovered without it, and the table not written since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class LakeFiles:
         self.journal = home / "journal"
         self.storage = storage
         self._indexes = home / "keyindex"
+        self._awaited = awaited_indexes(home)
         self._store = store
         self._documents = Documents(self.storage)
 
@@ -126,7 +129,8 @@ class LakeFiles:
             now = self._store.find(state.pointer.name, "table")
             if now.version != state.pointer.version:
                 raise Moved from None  # the index has followed the table to its next snapshot
-            return SourceTable(name, number, state, changes, None, error.message)
+            is_awaited = self._awaited.get(state.pointer.uuid) == state.snapshot_id
+            return SourceTable(name, number, state, changes, None, error.message, is_awaited)
         return SourceTable(name, number, state, changes, view)
 
     def _load(self, pointer: Pointer | None) -> IcebergTable | None:

@@ -163,7 +163,9 @@ class _Run:
     def _check_index(self, table: SourceTable, state_files: list[DataFile]) -> None:
         self._begin(f"{table.name}: key index")
         check = self._new_check(table.name, "index")
-        if table.index_problem:
+        if table.is_index_awaited:
+            check.note(f"the home was recovered without it; it is built when {table.name} is next written")
+        elif table.index_problem:
             check.differ(table.index_problem)
         if table.index is not None:
             check_index(self._connection, table.number, table.index, state_files, check, self._advance)
