@@ -246,7 +246,7 @@ class Forgetter:
     def _keys_in_state(self, source: SourceTable, work: _Blanking, wanted: Wanted) -> list[str]:
         """The keys of the state whose rows must go: in a quarantine they are not the ones that are forgotten."""
         if wanted.event_column is None:
-            return [life.key for life in wanted.lives if life.is_on]
+            return list(dict.fromkeys(life.key for life in wanted.lives if life.is_on))
         found: list[str] = []
         for some in _groups(list(source.files)):
             found += self._one(find_keys, HeldJob(some, wanted))

@@ -132,7 +132,7 @@ class Forgets:
             journal_bytes_removed=freed,
             last_byte_ms=None if last_ms is None else max(last_ms, now_ms),
             waits=tuple(waits),
-            outside=await self._outside(pipeline.jobs.key_of(report.job_id)),
+            outside=await self._outside(report.table, pipeline.jobs.key_of(report.job_id)),
         )
         took_ms = max(report.took_ms, now_ms - report.started_ms)
         pipeline.jobs.note(msgspec.structs.replace(report, forgotten=final, took_ms=took_ms))
@@ -150,13 +150,14 @@ class Forgets:
             f" is open; they go {window_s} s after they are published, or when the key is forgotten again"
         )
 
-    async def _outside(self, key: str | None) -> tuple[str, ...]:
+    async def _outside(self, table: str, key: str | None) -> tuple[str, ...]:
         found = list(_OUTSIDE)
         aside = self._lake.home.journal_path / ASIDE
         if count := len(await asyncio.to_thread(lambda: list(aside.glob(f"*{segment.SUFFIX}")))):
             found.append(f"{count} damaged files that a repair of the journal has set aside in {ASIDE}/")
         if key is not None and self._lake.subscriptions:
-            named = [each.name for each in self._lake.subscriptions.names.all() if key in (each.wish.where or "")]
+            known = self._lake.subscriptions.names.all()
+            named = [each.name for each in known if table in each.wish.tables and key in each.wish.where]
             found += [f"the condition of the named subscription {name}" for name in named]
         return tuple(found)
 

@@ -62,9 +62,7 @@ def lives_of(key: str, moves: Iterable[Move]) -> tuple[Life, ...]:
         gone = (move for move in leaving[life.key] if life.start <= move.position <= life.end)
         waiting += [Life(move.key, move.position, _next(borders[move.key], move.position)) for move in gone]
         come = (move for move in coming[life.key] if life.start <= move.position < life.end)
-        waiting += [
-            Life(move.previous, _last(borders[move.previous], move.position), move.position) for move in come
-        ]
+        waiting += [Life(move.previous, _last(borders[move.previous], move.position), move.position) for move in come]
     return tuple(found)
 
 
