@@ -179,6 +179,7 @@ def test_a_change_that_was_forgotten_is_not_lost_and_may_be_in_the_journal_still
     changes = "default.items__changes"
     lake.rewrite(changes, lambda rows: [blank(row) if row["_key"] == "9" else row for row in rows])
     assert lake.verify().difference_count, "the state has it"
-    lake.rewrite("default.items", lambda rows: [row for row in rows if row["_key"] != "9"])
+    gone = ("3", "4", "5", "6", "9")  # the others are in later files, or nowhere
+    lake.rewrite("default.items", lambda rows: [row for row in rows if row["_key"] not in gone])
     report = clean(lake.verify())
     assert check_of(report, "positions").compared == 29
