@@ -58,9 +58,9 @@ def test_a_blank_change_keeps_where_and_when_it_was_and_others_keep_all(tmp_path
 
 def test_a_moved_row_is_found_under_its_keys_and_only_while_they_are_its_own(tmp_path: Path) -> None:
     plan, changes, state = written(tmp_path)
-    moves = find_moves(MovesJob((changes,)))
-    assert moves == [Move(4, "a", "c")]
-    wanted = Wanted(lives_of("c", moves))
+    moves = find_moves(MovesJob((changes, f"{changes}.gone")))
+    assert moves == {changes: [Move(4, "a", "c")]}
+    wanted = Wanted(lives_of("c", moves[changes]))
     assert find_held(HeldJob((changes,), wanted)) == {changes: 3}
     assert find_held(HeldJob((changes, state), in_state(wanted))) == {changes: 3, state: 1}, "it does not say when"
     later = Wanted((Life("a", 3), Life("b", 4)))
@@ -74,7 +74,7 @@ def test_a_source_has_keys_of_its_own(tmp_path: Path) -> None:
     source = rows_of({"file-path": changes})[0]["_source"]
     assert find_held(HeldJob((changes,), Wanted((Life("b"),), source))) == {changes: 2}
     assert find_held(HeldJob((changes,), Wanted((Life("b"),), "another"))) == {}
-    assert find_moves(MovesJob((changes,), "another")) == []
+    assert find_moves(MovesJob((changes,), "another")) == {}
 
 
 def test_in_a_quarantine_the_key_is_a_column_or_stands_in_the_event() -> None:

@@ -1,94 +1,56 @@
 """Forget a key beside the stream: no file of its table holds it any more, in no snapshot.
 
 From maintenance.py; to holding.py in one of Spark's workers. First one commit takes the row out of the state and blanks
-its changes, so that both tables always say the same. Then the files that still hold bytes of it are written anew, the
-snapshots that name such files expire, and the files go. Promise: each step begins with a look at what is there, so that
-after a crash at any point, or a second time, the same order does what is left; publishes wait for commits alone; a row
-of the key that comes after the first commit is a new row, and stays.
+its changes, so that both tables always say the same; then erasing.py sees to the files. Promise: each step begins with
+a look at what is there, so that after a crash at any point, or a second time, the same order does what is left;
+publishes wait for commits alone; a row of the key that comes after the first commit is a new row, and stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dolake.crashpoints import reach
 from dolake.errors import Conflict, OutcomeUnknown, Unavailable
 from dolake.keyindex import Changes
 from dolake.keyindex.hashes import no_hashes
 from dolake.pipeline.compaction import Compactor, land
+from dolake.pipeline.erasing import Done, Eraser, Tell, groups
 from dolake.pipeline.files import remove_files
-from dolake.pipeline.garbage import Found, GarbageJob, Waiting, find_garbage, remove
 from dolake.pipeline.holding import (
     Blanked,
     BlankJob,
     HeldJob,
     MovesJob,
-    NamingJob,
     Wanted,
     blank,
     closed,
-    find_held,
     find_keys,
     find_moves,
-    find_naming,
     in_quarantine,
     in_state,
 )
-from dolake.pipeline.iceberg import IcebergTable, TableChange
-from dolake.pipeline.link import Forget, TableForgotten
+from dolake.pipeline.iceberg import TableChange
+from dolake.pipeline.link import Forget, Forgotten, TableForgotten
 from dolake.pipeline.publish import Publisher
 from dolake.pipeline.quarantine import quarantine_of
 from dolake.pipeline.reading import hashes_of_keys
 from dolake.pipeline.sourcetables import SourceTable
-from dolake.pipeline.staging import NO_TARGET, run_jobs
 from dolake.pipeline.store import store
 from dolake.positions import Position
-from dolake.tables.forgetting import Life, lives_of
-from dolake.tables.layout import OURS
+from dolake.tables.forgetting import Life, Move, lives_of
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
-_FILES_AT_ONCE = 64
-"""That one of Spark's workers looks into before publishes get their turn with it."""
-_TRIES_MAX = 5
-
-Tell = Callable[[], None]
-"""Called after each piece; raises where somebody wants the job to end."""
-
-
-@dataclass(slots=True)
-class Done:
-    """What has been done so far."""
-
-    position: Position = 0
-    keys: int = 1
-    rows: int = 0
-    changes: int = 0
-    tables: list[TableForgotten] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    """Files that hold the key and could not go yet."""
-
-    def note(self, part: TableForgotten) -> None:
-        """What was done to a table, beside what an earlier try has done to it."""
-        for at, known in enumerate(self.tables):
-            if known.table == part.table:
-                self.tables[at] = TableForgotten(
-                    part.table,
-                    known.files_rewritten + part.files_rewritten,
-                    known.snapshots_expired + part.snapshots_expired,
-                    tuple(sorted({*known.tags_removed, *part.tags_removed})),
-                    known.files_removed + part.files_removed,
-                    known.bytes_removed + part.bytes_removed,
-                )
-                return
-        self.tables.append(part)
+_TRIES_MAX, _ROUNDS_MAX = 5, 8
+_FEW_FILES = 8
+"""So many are searched while publishes wait."""
 
 
 @dataclass(slots=True)
@@ -104,77 +66,101 @@ class _Blanking:
         return sum(each.count for each in self.new.values())
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The row that is forgotten: its lives and keys, the files that say which these are, and all that were asked."""
+
+    lives: tuple[Life, ...]
+    keys: frozenset[str]
+    links: frozenset[str]
+    searched: frozenset[str]
+
+
 class Forgetter:
     """Forgets keys of the tables that a publisher has."""
 
     def __init__(self, publisher: Publisher, compactor: Compactor, folder: Path) -> None:
-        self._publisher, self._compactor, self._folder = publisher, compactor, folder
+        self._publisher = publisher
+        self._eraser = Eraser(publisher, compactor, folder)
 
     def forget(self, order: Forget, tell: Tell) -> Done:
         """All of it; Unavailable where that did not come to an end. The same order does the rest."""
         done = Done()
-        lives = self._lives(order, tell)
-        done.keys = len({life.key for life in lives})
-        for name in (order.table, quarantine_of(order.table)):
-            wanted = Wanted(lives, order.source)
-            for number in range(_TRIES_MAX):
-                try:
-                    self._forget_in(name, wanted, done, tell, is_patient=order.is_patient)
-                    break
-                except (Conflict, OutcomeUnknown) as error:
-                    # Somebody was faster, or nobody knows: what is there is looked at anew, and the rest is done.
-                    logger.warning("forgetting begun anew", extra={"table": name, "reason": error.message})
-                    if number + 1 == _TRIES_MAX:
-                        raise Unavailable(error.message, hint="ask for it again: it does what is left") from error
+        for number in range(_TRIES_MAX):
+            try:
+                self._forget(order, done, tell)
+                break
+            except (Conflict, OutcomeUnknown) as error:
+                # Somebody was faster, or nobody knows: what is there is looked at anew, and the rest is done.
+                logger.warning("forgetting begun anew", extra={"table": order.table, "reason": error.message})
+                if number + 1 == _TRIES_MAX:
+                    raise Unavailable(error.message, hint="ask for it again: it does what is left") from error
+                time.sleep(number)
         return done
 
-    def _lives(self, order: Forget, tell: Tell) -> tuple[Life, ...]:
-        """The key, and those that its row had before and after."""
-        source = self._source(order.table)
-        paths = list(source.changes_files) if source else []
-        moves = []
-        for some in _groups(paths):
-            moves += self._one(find_moves, MovesJob(some, order.source))
-            tell()
-        return lives_of(order.key, moves)
+    def _forget(self, order: Forget, done: Done, tell: Tell) -> None:
+        done.begin()
+        row = self._row(order, tell)
+        done.keys = max(done.keys, len(row.keys))
+        # The table itself comes last: as long as its old changes are there, its row is found under all its keys.
+        for name in (quarantine_of(order.table), order.table):
+            source = self._source(name)
+            if source is not None:
+                self._forget_in(source, row, order, done, tell)
 
-    def _forget_in(self, name: str, wanted: Wanted, done: Done, tell: Tell, *, is_patient: bool) -> None:
+    def _row(self, order: Forget, tell: Tell) -> _Row:
+        """The key, and those that its row had before and after.
+
+        Of all files in the folder: in those of now they are blank, where an earlier try has come so far.
+        """
+        source = self._source(order.table)
+        paths = self._eraser.files(source.changes.location) if source else []
+        found: dict[str, list[Move]] = {}
+        for some in groups(paths):
+            found |= self._eraser.one(find_moves, MovesJob(some, order.source))
+            tell()
+        lives = lives_of(order.key, {move for moves in found.values() for move in moves})
+        keys = frozenset(life.key for life in lives)
+        links = frozenset(path for path, moves in found.items() if any(move.key in keys for move in moves))
+        return _Row(lives, keys, links, frozenset(paths))
+
+    def _forget_in(self, source: SourceTable, row: _Row, order: Forget, done: Done, tell: Tell) -> None:
         """A source table, or its quarantine, which is one of its own."""
-        source = self._source(name)
-        if source is None:
-            return
-        is_quarantine = name.endswith(quarantine_of(""))
-        in_changes = in_quarantine(wanted) if is_quarantine else wanted
-        position = self._take_out(source, in_changes, done, tell)
-        done.position = done.position or position
-        # What comes from here on is a new row.
-        wanted = Wanted(closed(wanted.lives, position), wanted.source)
-        in_changes = in_quarantine(wanted) if is_quarantine else wanted
-        of_state = in_changes if is_quarantine else in_state(wanted)
+        is_quarantine = source.name != order.table
+
+        def in_changes(lives: tuple[Life, ...]) -> Wanted:
+            wanted = Wanted(lives, order.source)
+            return in_quarantine(wanted) if is_quarantine else wanted
+
+        position = self._take_out(source, row, in_changes(row.lives), done, tell)
+        done.position = min(done.position or position, position)
         reach("forgotten")
-        state = self._holders(source.state.location, of_state, tell)
-        changes = self._holders(source.changes.location, in_changes, tell)
-        rewritten = self._rewrite(name, state, tell)
-        for is_state, holders, count in ((True, state, rewritten), (False, changes, 0)):
-            done.note(self._let_go(name, holders, done, tell, is_state=is_state, count=count, is_patient=is_patient))
-        self._shake_index(name)
-        tell()
+        wanted = in_changes(closed(row.lives, position))  # what comes from here on is a new row
+        of_state = wanted if is_quarantine else in_state(wanted)
+        self._eraser.erase(source, of_state, wanted, row.links, done, tell, is_patient=order.is_patient)
+
+    def _source(self, name: str) -> SourceTable | None:
+        with self._publisher.turns:
+            self._publisher.look_if_uncertain()
+            return self._publisher.tables.find(name)
 
     # --- out of both tables at once ----------------------------------------------------------------------------------
 
-    def _take_out(self, source: SourceTable, wanted: Wanted, done: Done, tell: Tell) -> Position:
+    def _take_out(self, source: SourceTable, row: _Row, wanted: Wanted, done: Done, tell: Tell) -> Position:
         """The row leaves the state and its changes become blank, by one commit; up to this position."""
         work = _Blanking()
         publisher = self._publisher
         with publisher.in_flight.one():
             try:
+                self._blank_most(source, wanted, work, tell)
                 with publisher.turns:
-                    paths = self._unseen(source, work)
-                self._blank(source, paths, wanted, work, tell)
-                with publisher.turns:
-                    self._blank(source, self._unseen(source, work), wanted, work)  # few: what came meanwhile
+                    began_s = time.monotonic()
+                    self._blank(source, self._unseen(source, work), wanted, work)
+                    self._stop_if_moved(work, row, wanted)
                     done.rows += self._land(source, work, wanted)
                     done.changes += work.count
+                    done.note(TableForgotten(".".join(source.changes.name), files_rewritten=len(work.new)))
+                    done.waited_ms = max(done.waited_ms, round((time.monotonic() - began_s) * 1000))
                     return publisher.position
             except OutcomeUnknown:
                 raise  # the files may be part of the table
@@ -185,6 +171,23 @@ class Forgetter:
                 raise
             finally:
                 source.busy.difference_update(work.seen)
+
+    def _stop_if_moved(self, work: _Blanking, row: _Row, wanted: Wanted) -> None:
+        """Where the row has got another key since we asked which it has."""
+        late = [path for path in work.seen if store().resolve(path) not in row.searched]
+        for some in groups(late) if wanted.event_column is None else ():
+            moves: dict[str, list[Move]] = self._eraser.one(find_moves, MovesJob(some, wanted.source))
+            if any({move.key, move.previous} & row.keys for found in moves.values() for move in found):
+                raise Conflict("the row has got another key meanwhile", hint="it is tried again")
+
+    def _blank_most(self, source: SourceTable, wanted: Wanted, work: _Blanking, tell: Tell) -> None:
+        """All files but the few that come with the next publishes: for those, publishes wait."""
+        for _ in range(_ROUNDS_MAX):
+            with self._publisher.turns:
+                paths = self._unseen(source, work)
+            self._blank(source, paths, wanted, work, tell)
+            if len(paths) <= _FEW_FILES:
+                return
 
     def _unseen(self, source: SourceTable, work: _Blanking) -> list[str]:
         """In the caller's turn; from now on nobody else writes these files anew."""
@@ -199,7 +202,7 @@ class Forgetter:
     def _blank(
         self, source: SourceTable, paths: Sequence[str], wanted: Wanted, work: _Blanking, tell: Tell | None = None
     ) -> None:
-        for path in self._held(paths, wanted, tell or _quiet):
+        for path in self._eraser.held(paths, wanted, tell or _quiet):
             job = BlankJob(
                 path=path,
                 wanted=wanted,
@@ -208,7 +211,7 @@ class Forgetter:
                 options=self._publisher.options.of(source.rules.layout),
                 token=work.token,
             )
-            work.new[path] = self._one(blank, job)
+            work.new[path] = self._eraser.one(blank, job)
             if tell:
                 tell()
 
@@ -216,7 +219,7 @@ class Forgetter:
         """Returns how many rows left the state."""
         if any(path not in source.changes_files for path in work.new):
             raise Conflict(f"files of {source.name} are not there any more", hint="it is tried again")
-        keys = self._keys_in_state(source, work, wanted)
+        keys = self._keys_in_state(source, wanted)
         sources = [wanted.source or ""] * len(keys) if self._publisher.tables.has_source_in_key else None
         hashes = hashes_of_keys(keys, sources) if keys else no_hashes()
         with source.trusting_index() as index:
@@ -243,155 +246,42 @@ class Forgetter:
         land(publisher, wished, source.index if gone else None, stage, lambda: publisher.tables.forget(name))
         return sum(map(len, gone.values()))
 
-    def _keys_in_state(self, source: SourceTable, work: _Blanking, wanted: Wanted) -> list[str]:
+    def _keys_in_state(self, source: SourceTable, wanted: Wanted) -> list[str]:
         """The keys of the state whose rows must go: in a quarantine they are not the ones that are forgotten."""
         if wanted.event_column is None:
             return list(dict.fromkeys(life.key for life in wanted.lives if life.is_on))
         found: list[str] = []
-        for some in _groups(list(source.files)):
-            found += self._one(find_keys, HeldJob(some, wanted))
+        for some in groups(list(source.files)):
+            found += self._eraser.one(find_keys, HeldJob(some, wanted))
         return list(dict.fromkeys(found))
 
-    # --- out of the files --------------------------------------------------------------------------------------------
 
-    def _holders(self, location: str, wanted: Wanted, tell: Tell) -> frozenset[str]:
-        """All data files in a table's folder that hold rows of the key, whether a snapshot names them or not."""
-        storage = store()
-        root = storage.resolve(location)
-        paths = [file.location for file in storage.list(f"{root}/data") if file.location.endswith(".parquet")]
-        return frozenset(self._held(paths, wanted, tell))
-
-    def _rewrite(self, name: str, holders: frozenset[str], tell: Tell) -> int:
-        """Current files of the state, without the rows that are deleted; returns how many there were."""
-        with self._publisher.turns:
-            source = self._known(name)
-            paths = [path for path in source.files if store().resolve(path) in holders]
-        count = 0
-        for path in paths:
-            with contextlib.suppress(Conflict):  # a publish has merged it, and left the same rows out
-                self._compactor.compact(name, [path], is_state=True, target_bytes=NO_TARGET)
-                count += 1
-            tell()
-        with self._publisher.turns:
-            if any(path in self._known(name).files for path in paths):
-                raise Conflict(f"files of {name} could not be written anew", hint="it is tried again")
-        return count
-
-    def _let_go(
-        self,
-        name: str,
-        holders: frozenset[str],
-        done: Done,
-        tell: Tell,
-        *,
-        is_state: bool,
-        count: int,
-        is_patient: bool,
-    ) -> TableForgotten:
-        """Snapshots that name such files expire, and the files are removed."""
-        table = self._table(name, is_state=is_state)
-        current = self._current(name, holders, is_state=is_state)
-        metadata = self._metadata(table)
-        naming: list[int] = self._one(find_naming, NamingJob(metadata, holders)) if holders else []
-        if current or metadata.get("current-snapshot-id") in naming:
-            raise Conflict(f"the current snapshot of {name} still names files of the key", hint="it is tried again")
-        tags = tuple(sorted(ref for ref, each in metadata.get("refs", {}).items() if each["snapshot-id"] in naming))
-        if naming:
-            self._publisher.http.remove_snapshots(table.name, metadata["table-uuid"], naming)
-            reach("expired")
-        tell()
-        removed, freed = self._remove(table, holders, done, is_patient=is_patient)
-        tell()
-        rewritten = count if is_state else len(holders)
-        return TableForgotten(".".join(table.name), rewritten, len(naming), tags, removed, freed)
-
-    def _current(self, name: str, holders: frozenset[str], *, is_state: bool) -> bool:
-        """Whether the current snapshot names such a file; where it does as one that was removed, it is regrouped."""
-        if not holders:
-            return False
-        for _ in range(2):
-            metadata = self._metadata(self._table(name, is_state=is_state))
-            newest = metadata.get("current-snapshot-id")
-            only = [each for each in metadata.get("snapshots", ()) if each["snapshot-id"] == newest]
-            if not self._one(find_naming, NamingJob(metadata | {"snapshots": only}, holders)):
-                return False
-            self._compactor.regroup(name, is_state=is_state, manifests_max=0)
-        return True
-
-    def _remove(self, table: IcebergTable, holders: frozenset[str], done: Done, *, is_patient: bool) -> tuple[int, int]:
-        """Files that hold the key, and manifests: those have the bounds of the files that they name."""
-        since_s = self._publisher.in_flight.since_s
-        metadata = self._metadata(table)
-        if OURS not in metadata.get("properties", {}):
-            return 0, 0
-        found: list[Found] = self._one(find_garbage, GarbageJob(metadata["location"], metadata))
-        waiting = Waiting(self._folder / f"{metadata['table-uuid']}.json")
-        if is_patient:
-            waiting.look(found, grace_s=float("inf"), in_flight_since_s=since_s)
-            done.left += [each.path for each in found if each.path in holders]
-            return 0, 0
-        meant = [each for each in found if each.path in holders or each.path.endswith(".avro")]
-        due = [each for each in meant if each.modified_s < since_s]
-        freed = remove(due)
-        reach("collected")
-        waiting.forget(due)
-        gone = {each.path for each in due}
-        done.left += [path for path in holders if path not in gone and store().exists(path)]
-        return len(due), freed
-
-    def _shake_index(self, name: str) -> None:
-        """What the key index has of keys without a row goes: a hash of a short key is soon guessed."""
-        with self._publisher.turns:
-            source = self._known(name)
-        with source.trusting_index() as index:
-            merged = index.prepare_merge(is_whole=True)
-        with self._publisher.turns:
-            if merged and self._publisher.tables.find(name) is source:
-                source.index.finish_merge(merged)
-            elif merged:
-                raise Conflict(f"{name} was loaded anew meanwhile", hint="it is tried again")
-
-    # --- asking ------------------------------------------------------------------------------------------------------
-
-    def _source(self, name: str) -> SourceTable | None:
-        with self._publisher.turns:
-            self._publisher.look_if_uncertain()
-            return self._publisher.tables.find(name)
-
-    def _known(self, name: str) -> SourceTable:
-        """In the caller's turn."""
-        self._publisher.look_if_uncertain()
-        source = self._publisher.tables.find(name)
-        if source is None:
-            raise Conflict(f"{name} was dropped meanwhile", hint="it is tried again")
-        return source
-
-    def _table(self, name: str, *, is_state: bool) -> IcebergTable:
-        with self._publisher.turns:
-            source = self._known(name)
-            return source.state if is_state else source.changes
-
-    def _metadata(self, table: IcebergTable) -> Json:
-        metadata = self._publisher.http.metadata(table.name)
-        if metadata is None:
-            raise Conflict(f"{'.'.join(table.name)} was dropped meanwhile", hint="it is tried again")
-        return metadata
-
-    def _held(self, paths: Sequence[str], wanted: Wanted, tell: Tell) -> list[str]:
-        found: list[str] = []
-        for some in _groups(paths):
-            found += self._one(find_held, HeldJob(some, wanted))
-            tell()
-        return found
-
-    def _one(self, do: Callable[[Any], Any], job: Any) -> Any:
-        """One at a time, so that one of Spark's workers is free for publishes."""
-        return next(run_jobs(self._publisher.spark, do, [job]))
-
-
-def _groups(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    for first in range(0, len(paths), _FILES_AT_ONCE):
-        yield tuple(paths[first : first + _FILES_AT_ONCE])
+def forgotten_of(done: Done, order: Forget, now_ms: int) -> Forgotten:
+    """For the report, to which the server adds what became of the journal."""
+    waits: list[str] = []
+    last_ms: int | None = now_ms
+    if done.left and order.is_patient:
+        grace_ms = order.settings.maintenance.gc_grace_ms
+        waits.append(f"{len(done.left)} files go with the first upkeep after {grace_ms // 1000} s")
+        last_ms = now_ms + grace_ms
+    elif done.left:
+        waits.append(f"{len(done.left)} files may be part of a commit in doubt: forget the key again in 10 minutes")
+        last_ms = None
+    if done.position < order.to:
+        waits.append(
+            f"changes from position {done.position} on are not published, as where a transaction is open: "
+            "forget the key again when they are"
+        )
+        last_ms = None
+    return Forgotten(
+        position=done.position,
+        keys=done.keys,
+        rows_removed=done.rows,
+        changes_blanked=done.changes,
+        tables=tuple(sorted(done.tables, key=lambda each: each.table)),
+        last_byte_ms=last_ms,
+        waits=tuple(waits),
+    )
 
 
 def _quiet() -> None:

@@ -7,6 +7,7 @@ where and when they were, so that positions and sequences have no gap, and nothi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -161,8 +162,13 @@ class MovesJob:
     source: str | None = None
 
 
-def find_moves(job: MovesJob) -> list[Move]:
-    return [move for path in job.paths for move in _moves(path, job.source)]
+def find_moves(job: MovesJob) -> dict[str, list[Move]]:
+    """By file, of those that have any."""
+    found: dict[str, list[Move]] = {}
+    for path in job.paths:
+        with contextlib.suppress(NotFound, FileNotFoundError):  # removed since the folder was listed
+            found[path] = list(_moves(path, job.source))
+    return {path: moves for path, moves in found.items() if moves}
 
 
 def _moves(path: str, source: str | None) -> Iterator[Move]:

@@ -27,9 +27,9 @@ from dolake.crashpoints import reach
 from dolake.errors import Conflict, DoLakeError, Unavailable
 from dolake.pipeline.arranging import partition_of
 from dolake.pipeline.compaction import Compactor
-from dolake.pipeline.forgetting import Done, Forgetter
+from dolake.pipeline.forgetting import Forgetter, forgotten_of
 from dolake.pipeline.garbage import GarbageJob, Waiting, find_garbage, remove
-from dolake.pipeline.link import Forget, Forgotten, JobKind, JobReport, JobState, Maintain, Sections, Start
+from dolake.pipeline.link import Forget, JobKind, JobReport, JobState, Maintain, Sections, Start
 from dolake.pipeline.publish import Publisher
 from dolake.pipeline.retyping import Retyper
 from dolake.pipeline.sourcetables import SourceTable
@@ -370,35 +370,9 @@ class Upkeep:
                 snapshots_expired=sum(each.snapshots_expired for each in done.tables),
                 files_removed=sum(each.files_removed for each in done.tables),
                 bytes_removed=sum(each.bytes_removed for each in done.tables),
-                forgotten=self._forgotten(order, done),
+                waited_ms=done.waited_ms,
+                forgotten=forgotten_of(done, order, _now_ms()),
             )
-
-    def _forgotten(self, order: Forget, done: Done) -> Forgotten:
-        """For the report, to which the server adds what became of the journal."""
-        waits: list[str] = []
-        last_ms: int | None = _now_ms()
-        if done.position < order.to:
-            waits.append(
-                f"changes from position {done.position} on are not published, as where a transaction is open: "
-                "forget the key again when they are"
-            )
-            last_ms = None
-        if done.left and order.is_patient:
-            seconds = self._settings.maintenance.gc_grace_ms // 1000
-            waits.append(f"{len(done.left)} files go with the first upkeep after {seconds} s")
-            last_ms = _now_ms() + self._settings.maintenance.gc_grace_ms
-        elif done.left:
-            waits.append(f"{len(done.left)} files may be part of a commit in doubt: forget the key again in 10 minutes")
-            last_ms = None
-        return Forgotten(
-            position=done.position,
-            keys=done.keys,
-            rows_removed=done.rows,
-            changes_blanked=done.changes,
-            tables=tuple(done.tables),
-            last_byte_ms=last_ms,
-            waits=tuple(waits),
-        )
 
     # --- telling -----------------------------------------------------------------------------------------------------
 
