@@ -209,7 +209,8 @@ class EmbeddedJournal:
         `publish` returns when everything before a position is. Returns the first position that is kept after that, and
         how many bytes went; what could not be published in time goes later, as usual.
         """
-        sealed_to = await asyncio.wrap_future(self._writer.seal())
+        async with asyncio.timeout(wait_max_s):
+            sealed_to = await asyncio.wrap_future(self._writer.seal())
         with contextlib.suppress(TimeoutError, DoLakeError):
             async with asyncio.timeout(wait_max_s):
                 await publish(sealed_to)

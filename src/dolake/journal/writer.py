@@ -191,6 +191,8 @@ class Writer:
         """Where there is no room for another segment, or none can be made, whoever wished it hears that."""
         wishes, self._seals = self._seals, []
         for wish in wishes:
+            if not wish.set_running_or_notify_cancel():
+                continue  # nobody waits any more
             try:
                 if self.base < self.position and not self.failure:
                     self._roll(0)
@@ -198,6 +200,9 @@ class Writer:
                     raise self.failure
             except DoLakeError as error:
                 wish.set_exception(error)
+            except Exception as error:
+                wish.set_exception(error)
+                raise
             else:
                 wish.set_result(self.base)
 
@@ -423,7 +428,8 @@ class Writer:
                 rest.append(entry)
         error = self.failure or Unavailable("the journal is closed", hint="send again when the server is back")
         for wish in self._seals:
-            wish.set_exception(error)
+            if wish.set_running_or_notify_cancel():
+                wish.set_exception(error)
         self._seals = []
         self._tell(rest, None, error)
 

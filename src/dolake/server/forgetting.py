@@ -8,6 +8,7 @@ file and no answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import msgspec
 from aiohttp import web
@@ -24,6 +25,8 @@ from dolake.server.operations import LAKE, json_response
 from dolake.server.tables import table_in
 from dolake.server.upkeep import job_json, source_tables
 from dolake.tables.names import RESERVED_SUFFIXES, plain_table_name
+
+logger = logging.getLogger(__name__)
 
 _PUBLISH_WAIT_S = 60.0
 _KEY_BYTES_MAX = 64 * 1024
@@ -109,7 +112,14 @@ class Forgets:
     async def run(self) -> None:
         """Until the server stops: then whoever asked asks again."""
         while True:
-            await self._finish(await self._reports.get())
+            report = await self._reports.get()
+            try:
+                await self._finish(report)
+            except Exception as error:  # whatever it is, changes are taken and published without it
+                logger.exception("forgetting not finished")
+                assert self._lake.pipeline is not None, "it has reported"
+                reason = f"the journal was not asked: {error}"[:500]
+                self._lake.pipeline.jobs.note(msgspec.structs.replace(report, state="failed", reason=reason))
 
     async def _finish(self, report: JobReport) -> None:
         pipeline, done = self._lake.pipeline, report.forgotten
@@ -142,12 +152,13 @@ class Forgets:
         await self._lake.progress.wait_committed(position)
 
     def _why_kept(self, kept_from: Position) -> str:
-        others = {name: at for name, at in self._lake.journal.consumers.all().items() if at <= kept_from}
-        who = ", ".join(sorted(others)) or "nobody"
+        places = self._lake.journal.consumers.all()
+        last = min(places.values(), default=0)
+        who = ", ".join(sorted(name for name, at in places.items() if at == last)) or "nobody"
         window_s = self._lake.settings.current.lake.deduplication_window_ms // 1000
         return (
-            f"the journal keeps positions from {kept_from} on, which {who} has not passed yet, as where a transaction"
-            f" is open; they go {window_s} s after they are published, or when the key is forgotten again"
+            f"the journal keeps positions from {kept_from} on, because {who} has come to {last} only, as where a"
+            f" transaction is open; they go with the first publish {window_s} s later, or by forgetting the key again"
         )
 
     async def _outside(self, table: str, key: str | None) -> tuple[str, ...]:
