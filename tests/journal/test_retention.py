@@ -384,3 +384,16 @@ def test_a_journal_that_is_empty_or_stopped_seals_nothing(tmp_path: Path) -> Non
             assert sequences_in(journal.read(START)) == [1, 2, 3, 4]
 
     run(story())
+
+
+def test_who_gives_up_waiting_for_a_seal_stops_nobody(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with opened(tmp_path) as journal:
+            for first in (1, 3):
+                wish = journal._writer.seal()
+                wish.cancel()
+                await keep(journal, batch_of(first, first + 1))
+            assert journal.failure is None
+            assert sequences_in(journal.read(START)) == [1, 2, 3, 4]
+
+    run(story())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.engines import duck_on
 from dolake import crashpoints
+from dolake.client import connect
 from tests.pipeline.test_publishing import (
     changes_of,
     delete,
@@ -26,6 +28,7 @@ from tests.pipeline.test_publishing import (
     update,
     wait_for,
 )
+from tests.support.aio import run
 from tests.support.command import dolake
 from tests.support.server import ServerProcess
 from tests.support.spark import add_catalog
@@ -75,6 +78,21 @@ def ended(lake: ServerProcess, job_id: str) -> dict[str, Any]:
     return found
 
 
+def past_of(lake: ServerProcess, table: str, count: int) -> list[str | None]:
+    """The keys of the first changes that a subscriber hears of."""
+
+    async def story() -> list[str | None]:
+        found: list[str | None] = []
+        async with aclosing(connect(lake.url).subscribe([table], since="beginning")) as batches:
+            async for batch in batches:
+                found += [event.row_id for event in batch.events]
+                if len(found) >= count:
+                    break
+        return found
+
+    return run(story(), timeout_s=120)
+
+
 def verify(lake: ServerProcess) -> None:
     done = dolake("verify", "--home", lake.home)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -119,6 +137,8 @@ def test_no_byte_of_a_forgotten_key_is_left(lake: ServerProcess, catalog: RestCa
     kept = {"_sequence", "_source", "_timestamp", "_commit_timestamp", "_position", "_operation", "_key"}
     assert [{name for name, value in each.items() if value is not None} for each in blank] == [kept, kept]
     assert lake.get(f"/v1/tables/default/people/rows/{mark}")[0] == 404
+    told = past_of(lake, "people", 21)
+    assert [key for key in told if key not in others] == [], "who hears of the past hears nothing of it"
     assert mark not in lake.log
 
 
