@@ -26,6 +26,7 @@ POINTS = (
     "landed",
     "expired",
     "collected",
+    "forgotten",
 )
 
 _place, _, _flag = os.environ.get(VARIABLE, "").partition("@")

@@ -383,6 +383,42 @@ def test_a_rollback_asks_first(lake: AnsweringLake) -> None:
     ]
 
 
+def test_a_key_is_forgotten_after_a_question_and_the_report_names_everything(lake: AnsweringLake) -> None:
+    report = {
+        "position": 1207,
+        "rowsRemoved": 1,
+        "changesBlanked": 2,
+        "tables": [{"table": "default.people", "snapshotsExpired": 4, "bytesRemoved": 108402, "tagsRemoved": ["end"]}],
+        "journalBytesRemoved": 10240,
+        "lastByteMs": 1_763_457_164_000,
+        "outside": ["backups"],
+    }
+    path = "POST /v1/tables/default/people/forget"
+    lake.answers[path] = plain_answer({"jobId": "job-1", "state": "done", "forgotten": report})
+    refused = dolake(lake, "forget", "people", "4711", typed="n\n")
+    assert refused.exit_code == 1
+    assert not lake.asked
+    answer = dolake(lake, "forget", "people", "4711", typed="y\n")
+    assert answer.exit_code == 0, answer.output
+    assert ["default.people", "0", "4", "0", "108,402", "end"] in cells(answer.stdout)
+    for words in (
+        "1 rows went, 2 changes are blank",
+        "10,240 bytes",
+        "gone at 2025-11-18 09:12:44",
+        "reached: backups",
+    ):
+        assert words in answer.stdout
+    lake.answers[path] = plain_answer(
+        {"jobId": "job-1", "state": "done", "forgotten": report | {"lastByteMs": None, "waits": ["a transaction"]}}
+    )
+    answer = dolake(lake, "forget", "people", "4711", "--yes", "--patient")
+    assert "waits: a transaction" in answer.stdout
+    assert "not gone" in answer.stdout
+    printed = json.loads(dolake(lake, "forget", "people", "4711", "--yes", "--json").stdout)
+    assert printed["waits"] == ["a transaction"]
+    assert [each.body["patient"] for each in lake.asked] == [False, True, False]
+
+
 # --- moments ---------------------------------------------------------------------------------------------------------
 
 

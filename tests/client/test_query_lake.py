@@ -338,3 +338,40 @@ def test_an_answer_in_words_that_are_not_known_is_said_to_be_so() -> None:
                 await connect(lake.url).diff("orders", from_=0)
 
     run(story())
+
+
+FORGET, JOB = "POST /v1/tables/shop/people/forget", "GET /v1/compaction/jobs/job-1"
+
+
+def job(state: str, **more: Any) -> Any:
+    return plain_answer({"jobId": "job-1", "state": state, "piecesDone": 3} | more)
+
+
+def test_a_key_is_forgotten_when_the_job_says_so() -> None:
+    async def story() -> None:
+        table = {"table": "shop.people", "snapshotsExpired": 4, "tagsRemoved": ["closing"]}
+        report = {"position": 7, "rowsRemoved": 1, "tables": [table], "waits": [], "lastByteMs": 5, "newWord": 1}
+        async with answering_lake({FORGET: job("queued"), JOB: job("done", forgotten=report)}) as lake:
+            pieces: list[int] = []
+            done = await connect(lake.url).forget("shop.people", 4711, on_progress=pieces.append)
+            await connect(lake.url).forget("shop.people", "4711", source="shop-1", patient=True)
+            assert lake.bodies("/v1/tables/shop/people/forget") == [
+                {"key": "4711", "patient": False},
+                {"key": "4711", "source": "shop-1", "patient": True},
+            ]
+        assert (done.position, done.rows_removed, done.last_byte_ms, pieces) == (7, 1, 5, [3])
+        assert (done.tables[0].snapshots_expired, done.tables[0].tags_removed) == (4, ["closing"])
+
+    run(story())
+
+
+def test_a_key_that_is_not_forgotten_is_no_success() -> None:
+    async def story() -> None:
+        async with answering_lake({FORGET: job("running"), JOB: job("failed", reason="no room")}) as lake:
+            with pytest.raises(errors.Unavailable, match="no room"):
+                await connect(lake.url).forget("shop.people", "1")
+        async with answering_lake({FORGET: job("running"), JOB: refusal(404, "not_found")}) as lake:
+            with pytest.raises(errors.OutcomeUnknown):
+                await connect(lake.url).forget("shop.people", "1")
+
+    run(story())

@@ -334,3 +334,66 @@ def test_removed_segments_stay_removed_after_a_restart(tmp_path: Path) -> None:
             assert journal.durable == last
 
     run(story())
+
+
+# --- for a key that is forgotten -------------------------------------------------------------------------------------
+
+
+def test_all_that_is_durable_goes_as_soon_as_it_is_published_whatever_the_window(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with opened(tmp_path) as journal:
+            journal.register("pipeline", START)
+            await keep(journal, batch_of(1, 5))
+
+            async def publish(position: int) -> None:
+                await keep(journal, batch_of(6, 8))  # others do not wait
+                journal.release("pipeline", position)
+
+            oldest, freed = await journal.let_go(publish, 10)
+            assert (oldest, journal.oldest, freed > 0) == (5, 5, True)
+            assert sequences_in(journal.read(5)) == [6, 7, 8]
+            assert len(segments_of(tmp_path)) == journal.segment_count == 1
+            (resent,) = await keep(journal, batch_of(1, 5))
+            assert resent.duplicate_count == 5, "its sequence alone says that it is durable"
+        async with opened(tmp_path) as journal:
+            assert sequences_in(journal.read(5)) == [6, 7, 8]
+            assert await journal.let_go(publish_nothing, 10) == (5, 0), "what is not published stays"
+
+    async def publish_nothing(_position: int) -> None:
+        raise Unavailable("publishing failed")
+
+    run(story())
+
+
+def test_a_journal_that_is_empty_or_stopped_seals_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        disk = FailingDisk()
+        async with opened(tmp_path, disk=disk) as journal:
+
+            async def publish(_position: int) -> None:
+                """At once."""
+
+            assert await journal.let_go(publish, 10) == (START, 0)
+            assert len(segments_of(tmp_path)) == 1
+            await keep(journal, batch_of(1, 2))
+            disk.is_full = True
+            with pytest.raises(BufferOverflowError):
+                await journal.let_go(publish, 10)
+            disk.is_full = False
+            await keep(journal, batch_of(3, 4))
+            assert sequences_in(journal.read(START)) == [1, 2, 3, 4]
+
+    run(story())
+
+
+def test_who_gives_up_waiting_for_a_seal_stops_nobody(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with opened(tmp_path) as journal:
+            for first in (1, 3):
+                wish = journal._writer.seal()
+                wish.cancel()
+                await keep(journal, batch_of(first, first + 1))
+            assert journal.failure is None
+            assert sequences_in(journal.read(START)) == [1, 2, 3, 4]
+
+    run(story())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
@@ -73,6 +75,8 @@ def test_a_lake_in_a_store_tells_the_whole_story(server: ServerProcess, s3: S3Se
     _assert_others_read_it(server, s3)
     _assert_upkeep_leaves_what_is_needed(server, s3, bucket)
     assert _count(server) == 102
+    _assert_a_forgotten_key_is_in_no_object(server, s3, bucket)
+    assert _count(server) == 102
     assert server.stop() == 0
     report = dolake("verify", "--home", server.home, environ=s3.environment(f"s3://{bucket}/lake"))
     assert report.returncode == 0, report.stdout + report.stderr
@@ -133,6 +137,20 @@ def _assert_upkeep_leaves_what_is_needed(server: ServerProcess, s3: S3Server, bu
         _run_job(server, kinds)
     after = _data_files(s3, bucket)
     assert len(after) < len(before), (before, after)
+
+
+def _assert_a_forgotten_key_is_in_no_object(server: ServerProcess, s3: S3Server, bucket: str) -> None:
+    with connect(server.url, source="shop") as lake:
+        lake.send([insert("orders", "QzMarker", id=103, item="secret")])
+        flush(server)
+        done = lake.forget("orders", "QzMarker")
+    assert (done.rows_removed, done.changes_blanked, done.waits) == (1, 1, [])
+    client = s3.client()
+    bodies = {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in _data_files(s3, bucket)}
+    client.close()
+    tables = {key: pq.read_table(io.BytesIO(body)).to_pylist() for key, body in bodies.items()}
+    assert tables
+    assert not [key for key, rows in tables.items() if "QzMarker" in str(rows)]
 
 
 def _run_job(server: ServerProcess, kinds: list[str]) -> None:

@@ -45,6 +45,25 @@ def test_an_upsert_is_found_at_its_newest_place_and_a_deleted_key_nowhere(tmp_pa
     assert index.row_count == 3
 
 
+def test_a_merge_of_all_runs_leaves_nothing_of_keys_that_have_no_row(tmp_path: Path) -> None:
+    index = published(tmp_path, {key: key for key in range(50)})
+    index.stage(Changes(deletes=hashes_of([7])), 2)
+    index.promote()
+    (gone,) = zip(*hashes_of([7]), strict=True)
+
+    def has_hash() -> list[bool]:
+        return [gone in set(zip(run.entries.hi, run.entries.lo, strict=True)) for run in index.view.runs]
+
+    assert index.merge_due() == ()
+    assert has_hash() == [True, True]
+    merged = index.prepare_merge(is_whole=True)
+    assert merged
+    index.finish_merge(merged)
+    assert has_hash() == [False]
+    assert places(index, KEYS) == {key: ("1", key) for key in range(50) if key != 7}
+    assert index.prepare_merge(is_whole=True) is None
+
+
 def test_what_is_staged_shows_only_after_promote(tmp_path: Path) -> None:
     index = published(tmp_path, {1: 10})
     index.stage(Changes([block("2", {1: 0})]), 2)

@@ -22,8 +22,8 @@ _NEXT = dict(zip(_ORDER, (*_ORDER[1:], None), strict=True))
 
 
 def test_every_named_point_is_tried() -> None:
-    """But for the one that needs a new column, which tests/pipeline/test_publishing.py tries."""
-    assert sorted((*_ORDER, "half_grown")) == sorted(POINTS)
+    """But for those that need a new column or a forgotten key: tests/pipeline tries them."""
+    assert sorted((*_ORDER, "half_grown", "forgotten")) == sorted(POINTS)
 
 
 def test_a_backlog_that_is_written_in_several_parts_adds_up(lake: Lake) -> None:

@@ -145,6 +145,16 @@ def test_a_row_that_moved_is_found_by_its_new_key_alone(lake: HandLake, asker: A
     assert found(asker, "a", "b") == [{"n": 9}, {"n": 2}]
 
 
+def test_of_rows_that_were_read_nothing_stays_in_memory_when_a_key_was_forgotten(lake: HandLake, asker: Asker) -> None:
+    lake.publish(insert("a", n=1))
+    assert found(asker, "a") == [{"n": 1}]
+    lookup = asker.reader.lookup
+    assert lookup._kept
+    lookup.let_go()
+    assert not lookup._kept
+    assert found(asker, "a") == [{"n": 1}], "it is read again"
+
+
 def test_half_a_transaction_is_not_found(lake: HandLake, asker: Asker) -> None:
     lake.publish(insert("a", n=1))
     lake.append(update("a", {"n": 1}, {"n": 2}) | {"metadata": {"transactionId": "t"}}, source="bank")

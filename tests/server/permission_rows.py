@@ -41,6 +41,7 @@ GET /v1/tables/{namespace}/{table}/schema            401      403 200 200 200   
 GET /v1/tables/{namespace}/{table}/rows/{key}        401      403 409 409 409           404 404 404              409 409 409
 POST /v1/tables/{namespace}/{table}/rows             401      403 409 409 409           404 404 404              409 409 409
 POST /v1/tables/{namespace}/{table}/rollback         401      403 403 400 400           403 404 404              403 400 400
+POST /v1/tables/{namespace}/{table}/forget           401      403 403 403 409           403 403 404              403 403 409
 GET /v1/freshness                                    401      403 200 200 200           -   -   -                200 200 200
 GET /v1/quarantine                                   401      403 200 200 200           -   -   -                200 200 200
 GET /v1/quarantine/{namespace}/{table}               401      403 409 409 409           404 404 404              409 409 409
@@ -110,6 +111,7 @@ BODIES = {
     "POST /v1/oauth/tokens": "grant_type=password",
     "PATCH /v1/config": "{}",
     "POST /v1/compaction/run": "{}",
+    "POST /v1/tables/{namespace}/{table}/forget": '{"key": "1"}',
     "POST /v1/tables/{namespace}/{table}/rollback": '{"snapshotId": "1"}',
     "POST /v1/tables/{namespace}/{table}/rows": '{"keys": ["1"]}',
     "POST /v1/quarantine/{namespace}/{table}/replay": "{}",

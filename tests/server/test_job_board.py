@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dolake.errors import InvalidInput, NotFound
-from dolake.pipeline.link import Cancel, JobReport, Maintain
+from dolake.pipeline.link import Cancel, Forget, JobReport, Maintain
 from dolake.server.upkeep import JobBoard, checked_kinds, job_json, totals_json
 from dolake.settings import Settings
 
@@ -64,3 +64,30 @@ def test_figures_add_up_and_old_jobs_are_forgotten(board: JobBoard) -> None:
 def test_kinds_that_do_not_exist_are_refused(kinds: object) -> None:
     with pytest.raises(InvalidInput, match="files, deletes"):
         checked_kinds(kinds)
+
+
+def test_a_key_is_forgotten_by_the_next_pipeline_where_one_dies_over_it_but_not_for_ever(board: JobBoard) -> None:
+    job = board.ask_forget(Settings(), "people", "4711", 7, source=None, is_patient=False)
+    assert board.key_of(job.job_id) == "4711"
+    for _ in range(3):
+        order = board.orders.popleft()
+        assert isinstance(order, Forget)
+        assert (order.table, order.key, order.to) == ("people", "4711", 7)
+        board.note(msgspec.structs.replace(board.find(job.job_id), state="running"))
+        board.child_ended()
+    assert not board.orders
+    assert board.find(job.job_id).state == "failed"
+    assert board.key_of(job.job_id) is None, "what is over is forgotten here, too"
+    assert "4711" not in str(job_json(board.find(job.job_id)))
+
+
+def test_keys_that_were_forgotten_are_counted_and_a_job_can_be_called_off(board: JobBoard) -> None:
+    first, second = (board.ask_forget(Settings(), "t", key, 7, source=None, is_patient=False) for key in "ab")
+    board.note(ended(first))
+    assert board.cancel(second.job_id).state == "cancelled"
+    assert (board.forgotten_count, totals_json(board)["keysForgotten"]) == (1, 1)
+    told = board.ask_forget(Settings(), "t", "c", 7, source=None, is_patient=False)
+    board.orders.clear()
+    board.cancel(told.job_id)
+    board.child_ended()
+    assert not board.orders, "nobody wants it any more"

@@ -11,7 +11,7 @@ import pytest
 from dolake.catalog import rest
 from dolake.query import rest as query_rest
 from dolake.query import rows_rest
-from dolake.server import compaction, freshness, oauth, operations, quarantine_rest, tables
+from dolake.server import compaction, forgetting, freshness, oauth, operations, quarantine_rest, tables
 from dolake.server.openapi import openapi_document
 from dolake.subscriptions import endpoint as subscriptions
 from tests.support.server import ServerProcess
@@ -21,6 +21,7 @@ OURS = [
     *oauth.ROUTES,
     *compaction.ROUTES,
     *tables.ROUTES,
+    *forgetting.ROUTES,
     *freshness.ROUTES,
     *quarantine_rest.ROUTES,
     *query_rest.ROUTES,

@@ -168,3 +168,18 @@ def test_an_update_that_rescued_only_of_the_row_before_it_is_no_difference(empty
     empty.publish(insert("a", n=1))
     empty.publish(update("a", {"n": 1, "": True}, {"n": 2}))
     clean(empty.verify())
+
+
+def test_a_change_that_was_forgotten_is_not_lost_and_may_be_in_the_journal_still(lake: HandLake) -> None:
+    kept = ("_position", "_sequence", "_source", "_timestamp", "_commit_timestamp")
+
+    def blank(row: dict[str, Any]) -> dict[str, Any]:
+        return dict.fromkeys(row) | {name: row[name] for name in kept} | {"_key": "", "_operation": "FORGOTTEN"}
+
+    changes = "default.items__changes"
+    lake.rewrite(changes, lambda rows: [blank(row) if row["_key"] == "9" else row for row in rows])
+    assert lake.verify().difference_count, "the state has it"
+    gone = ("3", "4", "5", "6", "9")  # the others are in later files, or nowhere
+    lake.rewrite("default.items", lambda rows: [row for row in rows if row["_key"] not in gone])
+    report = clean(lake.verify())
+    assert check_of(report, "positions").compared == 29

@@ -17,6 +17,7 @@ from dolake.cli import (
     demo,
     diff,
     doctor,
+    forget,
     get,
     journal,
     prepare,
@@ -73,6 +74,7 @@ app.command("tail")(tail.tail)
 app.command("get")(get.get)
 app.command("diff")(diff.diff)
 app.command("rollback")(tables.rollback)
+app.command("forget")(forget.forget)
 app.command("compact")(compact.compact)
 app.command("expire")(compact.expire)
 app.command("maintain")(compact.maintain)

@@ -9,6 +9,7 @@ from dolake.client.aio import LakeClient, connect
 from dolake.client.answers import (
     Diff,
     Drop,
+    Forgotten,
     LakeFreshness,
     Plan,
     Quarantine,
@@ -38,6 +39,7 @@ __all__ = [
     "Column",
     "Diff",
     "Drop",
+    "Forgotten",
     "FoundRows",
     "Freshness",
     "LakeClient",

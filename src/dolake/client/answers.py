@@ -119,6 +119,31 @@ class Rollback(_Said, frozen=True, rename="camel", kw_only=True):
     changes: Counts = Counts()
 
 
+class TableForgotten(_Said, frozen=True, rename="camel", kw_only=True):
+    """What became of one Iceberg table when a key was forgotten."""
+
+    table: str
+    files_rewritten: int = 0
+    snapshots_expired: int = 0
+    tags_removed: list[str] = []
+    files_removed: int = 0
+    bytes_removed: int = 0
+
+
+class Forgotten(_Said, frozen=True, rename="camel", kw_only=True):
+    """A key was forgotten, as far as it was published before `position`; `waits` says what is not gone yet."""
+
+    position: Position
+    keys: int = 1
+    rows_removed: int = 0
+    changes_blanked: int = 0
+    tables: list[TableForgotten] = []
+    journal_bytes_removed: int = 0
+    last_byte_ms: int | None = None
+    waits: list[str] = []
+    outside: list[str] = []
+
+
 class Quarantine(_Said, frozen=True, rename="camel", kw_only=True):
     """A table that has changes which could not be written, and how many."""
 

@@ -53,6 +53,7 @@ from dolake.client.asking import (
     question,
     table_path,
 )
+from dolake.client.forgetting import Forgetting
 from dolake.client.http import Http
 from dolake.client.lookups import SILENCE_MAX_S, TIMEOUT_S, LookingUp
 from dolake.client.results import QueryResult, joined
@@ -69,7 +70,7 @@ GRACE_S = 30.0
 Emptied = TypeVar("Emptied", Replay, Drop)
 
 
-class Reading(LookingUp):
+class Reading(LookingUp, Forgetting):
     """What a client can ask. Without `async with` each call makes a connection of its own."""
 
     def __init__(self, http: Http, *, read_your_writes: bool) -> None:

@@ -110,6 +110,7 @@ class Reading:
     get = _waiting(aio.LakeClient.get)
     get_many = _waiting(aio.LakeClient.get_many)
     rollback_to = _waiting(aio.LakeClient.rollback_to)
+    forget = _waiting(aio.LakeClient.forget)
     list_quarantines = _waiting(aio.LakeClient.list_quarantines)
     list_quarantine = _waiting(aio.LakeClient.list_quarantine)
     replay_quarantine = _waiting(aio.LakeClient.replay_quarantine)

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -225,6 +225,20 @@ class EmbeddedJournal:
         while pending := self._pending.get(stream):
             await asyncio.wait([pending.done])
         return self.point(stream)
+
+    async def let_go(self, publish: Callable[[Position], Awaitable[None]], wait_max_s: float) -> tuple[Position, int]:
+        """Remove all that is durable now, as soon as it is published, also what a retry could be compared with.
+
+        `publish` returns when everything before a position is. Returns the first position that is kept after that, and
+        how many bytes went; what could not be published in time goes later, as usual.
+        """
+        async with asyncio.timeout(wait_max_s):
+            sealed_to = await asyncio.wrap_future(self._writer.seal())
+        with contextlib.suppress(TimeoutError, DoLakeError):
+            async with asyncio.timeout(wait_max_s):
+                await publish(sealed_to)
+        freed = await asyncio.to_thread(self.trim, is_pressed=True)
+        return self.oldest, freed
 
     # --- how they are kept -------------------------------------------------------------------------------------------
 

@@ -76,6 +76,8 @@ class Entry:
     before: int = 0
 
 
+Seal = Future[Position]
+"""Somebody waits for the newest segment to be sealed."""
 Settle = Callable[[list[Entry], DurableGroup | None, DoLakeError | None], None]
 """Called on the entries' event loop: this group is durable, or was refused for this reason."""
 
@@ -113,8 +115,8 @@ class Writer:
         self._disk, self._clock_ms, self._settle, self._free = disk, clock_ms, settle, free
         self._is_without_room = False
         self.refusal: DoLakeError = Unavailable("an earlier batch could not be written", hint="send again, in order")
-        self._queue: queue.SimpleQueue[Entry | Future[None] | None] = queue.SimpleQueue()
-        """Batches, wishes to seal, and None for the end."""
+        self._queue: queue.SimpleQueue[Entry | Seal | None] = queue.SimpleQueue()
+        self._seals: list[Seal] = []
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="journal-prepare")
         self._prepared: Future[Path] | None = None
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
@@ -128,9 +130,9 @@ class Writer:
     def submit(self, entry: Entry) -> None:
         self._queue.put(entry)
 
-    def seal(self) -> Future[None]:
-        """Begin the next segment now, if there is anything in this one; done when it is so, or cannot be."""
-        wish: Future[None] = Future()
+    def seal(self) -> Seal:
+        """Begin a new segment soon, so that all that is durable by then can be removed; says up to where that is."""
+        wish: Seal = Future()
         self._queue.put(wish)
         return wish
 
@@ -154,9 +156,10 @@ class Writer:
 
     def _run(self) -> None:
         self._prepare()
-        while group := self._next_group():
+        while (group := self._next_group()) is not None:
             try:
                 self._commit(group)
+                self._seal_as_wished()
             except Exception as error:  # a bug must not leave senders waiting for ever
                 logger.exception("journal writer failed")
                 self._fail_for_good(f"the journal writer failed: {error}")
@@ -165,19 +168,43 @@ class Writer:
 
     def _next_group(self) -> list[Entry] | None:
         """Everything that waits, up to the size of one group; None when the journal closes."""
-        while isinstance(first := self._queue.get(), Future):
-            self._seal_as_wished(first)
+        first = self._queue.get()
         if first is None:
             return None
+        if isinstance(first, Future):
+            self._seals.append(first)
+            return []
         group, size = [first], first.size
         while size < self.settings.group_size_max_bytes and not self._queue.empty():
             entry = self._queue.get()
-            if entry is None or isinstance(entry, Future):
-                self._queue.put(entry)
+            if entry is None:
+                self._queue.put(None)
                 break
+            if isinstance(entry, Future):
+                self._seals.append(entry)
+                continue
             group.append(entry)
             size += entry.size
         return group
+
+    def _seal_as_wished(self) -> None:
+        """Where there is no room for another segment, or none can be made, whoever wished it hears that."""
+        wishes, self._seals = self._seals, []
+        for wish in wishes:
+            if not wish.set_running_or_notify_cancel():
+                continue  # nobody waits any more
+            try:
+                if self.base < self.position and not self.failure:
+                    self._roll(0)
+                if self.failure:
+                    raise self.failure
+            except DoLakeError as error:
+                wish.set_exception(error)
+            except Exception as error:
+                wish.set_exception(error)
+                raise
+            else:
+                wish.set_result(self.base)
 
     def _commit(self, group: list[Entry]) -> None:
         """Make these durable or refuse them. Whoever was told leaves the list, so that nobody is told twice."""
@@ -314,15 +341,6 @@ class Writer:
         self._prepare()
         self._cool()
 
-    def _seal_as_wished(self, wish: Future[None]) -> None:
-        try:
-            if self.base != self.position and not self.failure:
-                self._roll(0)
-        except Exception as error:
-            wish.set_exception(error)
-        else:
-            wish.set_result(None)
-
     def _give_name(self, path: Path) -> None:
         """Make the next segment part of the journal. From here on there is no way back to the current one."""
         os.ftruncate(self._descriptor, self.offset)
@@ -403,12 +421,16 @@ class Writer:
         """Fail these and all that waits behind them."""
         rest = list(entries)
         while not self._queue.empty():
-            match self._queue.get():
-                case Entry() as entry:
-                    rest.append(entry)
-                case Future() as wish:
-                    wish.set_result(None)
+            entry = self._queue.get()
+            if isinstance(entry, Future):
+                self._seals.append(entry)
+            elif entry is not None:
+                rest.append(entry)
         error = self.failure or Unavailable("the journal is closed", hint="send again when the server is back")
+        for wish in self._seals:
+            if wish.set_running_or_notify_cancel():
+                wish.set_exception(error)
+        self._seals = []
         self._tell(rest, None, error)
 
     def _tell(self, entries: list[Entry], group: DurableGroup | None, error: DoLakeError | None) -> None:

@@ -201,10 +201,15 @@ class KeyIndex:
             self.finish_merge(merged)
         return merged is not None
 
-    def prepare_merge(self, *, rows_in_memory: int = ROWS_IN_MEMORY) -> Merged | None:
-        """Write what is due as one run: the slow part. Meanwhile another thread may stage, promote and discard."""
+    def prepare_merge(self, *, rows_in_memory: int = ROWS_IN_MEMORY, is_whole: bool = False) -> Merged | None:
+        """Write what is due as one run: the slow part. Meanwhile another thread may stage, promote and discard.
+
+        With `is_whole` all runs are due, so that nothing is left of keys that have no row.
+        """
         view = self._view
         due = _due(view.manifest)
+        if is_whole:
+            due = view.manifest.runs if len(view.manifest.runs) > 1 else ()
         if not due:
             return None
         self._is_merging = True

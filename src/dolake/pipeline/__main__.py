@@ -26,6 +26,7 @@ from dolake.pipeline.cut import Cut
 from dolake.pipeline.link import (
     Cancel,
     Failed,
+    Forget,
     Maintain,
     Order,
     Publish,
@@ -36,7 +37,7 @@ from dolake.pipeline.link import (
     decode_order,
     to_line,
 )
-from dolake.pipeline.maintenance import Upkeep
+from dolake.pipeline.maintenance import Asked, Upkeep
 from dolake.pipeline.publish import Publisher, Replaced
 from dolake.pipeline.spark import start_spark
 from dolake.pipeline.store import use
@@ -58,7 +59,7 @@ class Link:
         self._orders, self._reports = orders, reports
         self._reporting = threading.Lock()
         self.inbox: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self.upkeep_inbox: queue.SimpleQueue[Maintain | list[str]] = queue.SimpleQueue()
+        self.upkeep_inbox: queue.SimpleQueue[Asked | list[str]] = queue.SimpleQueue()
         self.cancelled: set[str] = set()
 
     def listen(self) -> None:
@@ -72,7 +73,7 @@ class Link:
     def take(self, order: Order) -> None:
         """Upkeep has a thread of its own, and waits for no publish."""
         match order:
-            case Maintain():
+            case Maintain() | Forget():
                 self.upkeep_inbox.put(order)
             case Cancel():
                 self.cancelled.add(order.job_id)

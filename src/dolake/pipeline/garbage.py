@@ -25,7 +25,7 @@ from dolake.storage.local import sync_path
 Json = dict[str, Any]
 _FOLDERS = ("data", "metadata")
 _HINT = "version-hint.text"
-_OUR_DATA = re.compile(r"(\d+|compacted|retyped)-[0-9a-f]{12}-[0-9a-f-]{36}\.parquet")
+_OUR_DATA = re.compile(r"(\d+|compacted|retyped|forgotten)-[0-9a-f]{12}-[0-9a-f-]{36}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,13 +104,27 @@ class Maintain(Struct, frozen=True, tag="maintain"):
     """Compact in these alone, such as `dt=2024-01-15`."""
 
 
+class Forget(Struct, frozen=True, tag="forget"):
+    """Let every row of this key go, of all that is published before `to`, and whatever else comes until it lands."""
+
+    job_id: str
+    settings: Sections
+    table: str
+    key: str
+    to: Position
+    source: str | None = None
+    """Of the rows, where that is a part of the key."""
+    is_patient: bool = False
+    """Files that nothing names any more wait for `gc_grace_ms`, for those who are reading them."""
+
+
 class Cancel(Struct, frozen=True, tag="cancel"):
     """Stop this job before its next piece."""
 
     job_id: str
 
 
-Order = Start | Publish | Maintain | Cancel
+Order = Start | Publish | Maintain | Forget | Cancel
 
 
 class Ready(Struct, frozen=True, tag="ready"):
@@ -152,6 +166,37 @@ class Reached(Struct, frozen=True, tag="reached"):
     waiting_since_ms: int | None = None
 
 
+class TableForgotten(Struct, frozen=True, rename="camel"):
+    """What became of one Iceberg table when a key was forgotten."""
+
+    table: str
+    files_rewritten: int = 0
+    snapshots_expired: int = 0
+    tags_removed: tuple[str, ...] = ()
+    """Tags and branches that named one of these snapshots."""
+    files_removed: int = 0
+    bytes_removed: int = 0
+
+
+class Forgotten(Struct, frozen=True, rename="camel"):
+    """What a job that forgets a key has done. The key itself is not in it."""
+
+    position: Position = 0
+    """Whatever of the key was published before this is forgotten."""
+    keys: int = 1
+    """The key, and those that its row had before or after it."""
+    rows_removed: int = 0
+    changes_blanked: int = 0
+    tables: tuple[TableForgotten, ...] = ()
+    journal_bytes_removed: int = 0
+    last_byte_ms: int | None = None
+    """When the last byte was gone, or will be; None where that depends on what `waits` says."""
+    waits: tuple[str, ...] = ()
+    """What still holds something of the key, and until when."""
+    outside: tuple[str, ...] = ()
+    """What DoLake does not reach."""
+
+
 class JobReport(Struct, frozen=True, tag="job"):
     """How far a job of upkeep is; the last one of a job has a state in which it stays."""
 
@@ -174,6 +219,8 @@ class JobReport(Struct, frozen=True, tag="job"):
     bytes_removed: int = 0
     waited_ms: int = 0
     """How long publishes were held up, at most in one piece."""
+    forgotten: Forgotten | None = None
+    """Of a job that forgets a key."""
 
 
 class Failed(Struct, frozen=True, tag="failed"):

@@ -27,8 +27,9 @@ from dolake.crashpoints import reach
 from dolake.errors import Conflict, DoLakeError, Unavailable
 from dolake.pipeline.arranging import partition_of
 from dolake.pipeline.compaction import Compactor
+from dolake.pipeline.forgetting import Forgetter, forgotten_of
 from dolake.pipeline.garbage import GarbageJob, Waiting, find_garbage, remove
-from dolake.pipeline.link import JobKind, JobReport, JobState, Maintain, Sections, Start
+from dolake.pipeline.link import Forget, JobKind, JobReport, JobState, Maintain, Sections, Start
 from dolake.pipeline.publish import Publisher
 from dolake.pipeline.retyping import Retyper
 from dolake.pipeline.sourcetables import SourceTable
@@ -46,6 +47,11 @@ _SNAPSHOTS_EVERY_MIN, _SNAPSHOTS_EVERY_MAX = 10, 100
 """Publishes of a table after which its snapshots are counted: between two looks there are not many too many."""
 _ROUNDS_MAX = 3
 _MERGE_ROWS_IN_MEMORY = 250_000
+_PUBLISH_WAIT_S = 60.0
+_LOOK_S = 0.1
+
+
+Asked = Maintain | Forget
 
 
 class _Cancelled(Exception):
@@ -69,7 +75,7 @@ class Upkeep:
         self,
         publisher: Publisher,
         start: Start,
-        orders: queue.SimpleQueue[Maintain | list[str]],
+        orders: queue.SimpleQueue[Asked | list[str]],
         cancelled: set[str],
         tell: Callable[[JobReport], None],
     ) -> None:
@@ -78,6 +84,7 @@ class Upkeep:
         """A list among the orders names tables that have changed. Whoever cancels adds to the set."""
         self._compactor, self._retyper = Compactor(publisher), Retyper(publisher)
         self._folder = Path(start.home, "upkeep")
+        self._forgetter = Forgetter(publisher, self._compactor, self._folder)
         self._generation = start.generation
         self._settings = start.settings
         self._numbers = itertools.count(1)
@@ -102,14 +109,17 @@ class Upkeep:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        waiting: Maintain | list[str] | None = None
+        waiting: Asked | list[str] | None = None
         while True:
             order = waiting or self._orders.get()
             waiting = None
             try:
-                if isinstance(order, Maintain):
+                if isinstance(order, Asked):
                     self.follow(order.settings)
-                    self._do_ordered(order)
+                    if isinstance(order, Forget):
+                        self._forget(order)
+                    else:
+                        self._do_ordered(order)
                     continue
                 touched, waiting = self._all_touched(order)
                 self._look_after_touched(touched)
@@ -118,11 +128,11 @@ class Upkeep:
             except Exception:
                 logger.exception("upkeep stopped by a mistake of ours")
 
-    def _all_touched(self, tables: list[str]) -> tuple[set[str], Maintain | None]:
+    def _all_touched(self, tables: list[str]) -> tuple[set[str], Asked | None]:
         """All tables that have changed until now, and the order that waits behind them, if one does."""
         touched: set[str] = set()
-        order: Maintain | list[str] = tables
-        while not isinstance(order, Maintain):
+        order: Asked | list[str] = tables
+        while not isinstance(order, Asked):
             for table in order:
                 touched.add(table)
                 self._publishes[table] = self._publishes.get(table, 0) + 1
@@ -344,6 +354,25 @@ class Upkeep:
             with self._publisher.turns:
                 if merged and self._publisher.tables.find(name) is source:
                     source.index.finish_merge(merged)
+
+    def _forget(self, order: Forget) -> None:
+        """A key of one table; of what was durable when somebody asked, as soon as that is published."""
+        job = self._begin(order.job_id, "forget", order.table, "asked for")
+        with self._ending(job):
+            give_up_s = time.monotonic() + _PUBLISH_WAIT_S
+            while self._publisher.position < order.to and time.monotonic() < give_up_s:
+                self._update(job)
+                time.sleep(_LOOK_S)
+            done = self._forgetter.forget(order, partial(self._piece_done, job))
+            self._update(
+                job,
+                rows_dropped=done.rows,
+                snapshots_expired=sum(each.snapshots_expired for each in done.tables),
+                files_removed=sum(each.files_removed for each in done.tables),
+                bytes_removed=sum(each.bytes_removed for each in done.tables),
+                waited_ms=done.waited_ms,
+                forgotten=forgotten_of(done, order, _now_ms()),
+            )
 
     # --- telling -----------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from dolake.query.answering import Parts
 from dolake.query.engine import Engine
 from dolake.query.guard import parse
 from dolake.query.lake import LakeFiles, scratch_of
-from dolake.query.link import Figures, Follow, Ready, Report, Sections, Start, decode_word, to_line
+from dolake.query.link import Figures, Follow, LetGo, Ready, Report, Sections, Start, decode_word, to_line
 from dolake.query.planning import Planner
 from dolake.query.reader import LakeReader, open_reader
 from dolake.query.rows_link import link_path
@@ -91,6 +91,9 @@ async def _serve(worker: Worker, reader: LakeReader, socket: str, reports: Binar
         try:
             for line in sys.stdin.buffer:
                 word = decode_word(line)
+                if isinstance(word, LetGo):
+                    reader.lookup.let_go()
+                    continue
                 assert isinstance(word, Follow)
                 loop.call_soon_threadsafe(follow, word.settings)
         finally:

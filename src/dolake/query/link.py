@@ -44,6 +44,10 @@ class Follow(Struct, frozen=True, tag="follow"):
     settings: Sections
 
 
+class LetGo(Struct, frozen=True, tag="let_go"):
+    """A key was forgotten: rows that are kept in memory for the next who asks may be of it."""
+
+
 class Ready(Struct, frozen=True, tag="ready"):
     """It listens."""
 
@@ -58,7 +62,7 @@ class Figures(Struct, frozen=True, tag="figures"):
     memory_bytes: int
 
 
-Word = Start | Follow
+Word = Start | Follow | LetGo
 Report = Ready | Figures
 
 _encode = msgspec.json.Encoder().encode

@@ -85,6 +85,12 @@ class Lookup:
         self.tail.close()
         self._rows.close()
 
+    def let_go(self) -> None:
+        """Of rows that were read nothing stays in memory, and no file stays open."""
+        with self._lock:
+            self._kept.clear()
+        self._rows.close()
+
     def follow(self, published: Position) -> None:
         """Called all the time, whether somebody asks or not."""
         self.tail.follow(published, self.tail.durable())

@@ -23,7 +23,7 @@ from dolake.query.pages import Event, Transaction, clean_cut, events_of, fitting
 from dolake.query.reader import View
 from dolake.query.sqltext import literal, moment, names, quoted
 from dolake.query.watch import Stop
-from dolake.tables.layout import BEFORE
+from dolake.tables.layout import BEFORE, FORGOTTEN
 from dolake.tables.names import split_table_name
 
 _WINDOW, _GROWS = 50_000, 4
@@ -80,7 +80,7 @@ class PastPages:
             return []
         path, columns = found
         _, alias = split_table_name(table)
-        conditions = [f"_position >= {low}", f"_position < {high}"]
+        conditions = [f"_position >= {low}", f"_position < {high}", f"_operation <> {literal(FORGOTTEN)}"]
         if wish.operations:
             conditions.append(f"_operation IN ({', '.join(map(literal, wish.operations))})")
         if wish.where:

@@ -22,6 +22,7 @@ from aiohttp import web
 import dolake
 from dolake.errors import Conflict, InvalidInput
 from dolake.server.app import build_runner
+from dolake.server.forgetting import Forgets
 from dolake.server.home import Home
 from dolake.server.journal_copy import refuse_without_store
 from dolake.server.lake import Lake
@@ -94,22 +95,26 @@ async def _run(lake: Lake, doors: Doors, stopping: asyncio.Event, on_ready: Call
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lake.doorkeeper.watch(stopping))
+            watching: list[asyncio.Task[None]] = []
             if lake.settings.current.pipeline.enabled:
-                tasks.create_task(lake.start_pipeline(doors.own_url).supervise())
+                pipeline, forgets = lake.start_pipeline(doors.own_url), Forgets(lake)
+                pipeline.on_forgotten = forgets.take
+                tasks.create_task(pipeline.supervise())
+                watching.append(tasks.create_task(forgets.run()))
             if copying := lake.start_journal_copy():
                 tasks.create_task(copying.run())
             if lake.settings.current.query.enabled:
                 tasks.create_task(lake.start_query().supervise())
                 tasks.create_task((await lake.open_subscriptions()).feeds.run())
-            watching = None
             if doors.certificate:
-                watching = tasks.create_task(doors.certificate.watch(lambda: doors.write_address(lake.home)))
+                watch = doors.certificate.watch(lambda: doors.write_address(lake.home))
+                watching.append(tasks.create_task(watch))
             doors.write_address(lake.home)
             on_ready(doors.url)
             await stopping.wait()
             logger.info("server stopping", extra={"connections": lake.receiver.connection_count})
-            if watching:
-                watching.cancel()
+            for each in watching:
+                each.cancel()
             await lake.close()
     finally:
         await lake.close()

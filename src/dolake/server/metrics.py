@@ -217,6 +217,8 @@ class _Figures(Collector):
         yield _by_label("dolake_upkeep_jobs", "Jobs of upkeep that have ended.", "state", board.ended_counts)
         for name, what in _UPKEEP.items():
             yield CounterMetricFamily(f"dolake_upkeep_{name}", what, value=board.totals[name])
+        what = "Keys that were forgotten."
+        yield CounterMetricFamily("dolake_upkeep_keys_forgotten", what, value=board.forgotten_count)
         what = "The longest that a publish waited for upkeep."
         yield GaugeMetricFamily("dolake_upkeep_waited_seconds_max", what, value=board.waited_max_ms / 1000)
 

@@ -71,6 +71,7 @@ PERMISSIONS: dict[str, Need] = {
     "GET /v1/tables/{namespace}/{table}/snapshots": READ,
     "GET /v1/tables/{namespace}/{table}/schema": READ,
     "POST /v1/tables/{namespace}/{table}/rollback": ACT,
+    "POST /v1/tables/{namespace}/{table}/forget": ADMIN,
     "GET /v1/quarantine": READ,
     "GET /v1/quarantine/{namespace}/{table}": READ,
     "POST /v1/quarantine/{namespace}/{table}/replay": ACT,

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 import aiohttp
 
 from dolake.errors import QueryUnavailable
-from dolake.query.link import Figures, Follow, Ready, Sections, Start, decode_report, to_line
+from dolake.query.link import Figures, Follow, LetGo, Ready, Sections, Start, decode_report, to_line
 from dolake.query.rows_link import RowsLink, link_path
 from dolake.server.home import Home
 from dolake.settings import Settings, SettingsStore
@@ -250,6 +250,10 @@ class QueryProcess:
         """Called in whatever thread changes settings."""
         self._loop.call_soon_threadsafe(self._pass_on, Follow(Sections.of(settings)))
 
-    def _pass_on(self, word: Follow) -> None:
+    def let_go(self) -> None:
+        """Of rows that were read the child keeps none in memory."""
+        self._pass_on(LetGo())
+
+    def _pass_on(self, word: Follow | LetGo) -> None:
         if self._child and self._child.stdin and not self._child.stdin.is_closing():
             self._child.stdin.write(to_line(word))

@@ -18,6 +18,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
+import msgspec
+
 from dolake.catalog.base import Publish as PublishedRow
 from dolake.catalog.catalog import Catalog
 from dolake.errors import DoLakeError
@@ -121,6 +123,8 @@ class SparkProcess:
         self._clock_ms = clock_ms
         self.stats = PipelineStats()
         self.jobs = JobBoard(clock_ms)
+        self.on_forgotten: Callable[[JobReport], None] | None = None
+        """Called when the pipeline has forgotten a key: whoever takes it ends the job, when the journal has let go."""
         self._pace = Pace()
         self._wake = asyncio.Event()
         self._reports: deque[Report] = deque()
@@ -299,6 +303,12 @@ class SparkProcess:
         self._wake.set()
         return report
 
+    def ask_forget(self, table: str, key: str, to: Position, *, source: str | None, is_patient: bool) -> JobReport:
+        """For the route: a job that forgets a key of this table, soon."""
+        report = self.jobs.ask_forget(self._settings.current, table, key, to, source=source, is_patient=is_patient)
+        self._wake.set()
+        return report
+
     def cancel_upkeep(self, job_id: str) -> JobReport:
         report = self.jobs.cancel(job_id)
         self._wake.set()
@@ -306,6 +316,9 @@ class SparkProcess:
 
     def _take(self, report: Report) -> None:
         match report:
+            case JobReport(kind="forget", state="done") if self.on_forgotten and report.forgotten:
+                self.jobs.note(msgspec.structs.replace(report, state="running"))
+                self.on_forgotten(report)
             case JobReport():
                 self.jobs.note(report)
             case Ready():

@@ -18,7 +18,8 @@ from dolake.catalog.catalog import Catalog
 from dolake.catalog.facts import table_facts
 from dolake.errors import InvalidInput, NotFound
 from dolake.identity.grants import EVERYTHING, Grant
-from dolake.pipeline.link import Cancel, JobKind, JobReport, Maintain, Sections
+from dolake.pipeline.link import Cancel, Forget, JobKind, JobReport, Maintain, Sections
+from dolake.positions import Position
 from dolake.settings import Settings
 from dolake.settings.names import camel
 from dolake.settings.tables import lake_rules
@@ -31,6 +32,7 @@ _JOBS_KEPT = 200
 _OVER = ("done", "failed", "cancelled")
 _OF_COMPACTIONS = ("files_before", "files_after", "bytes_before", "bytes_after", "rows_dropped")
 _OF_OTHERS = ("snapshots_expired", "files_removed", "bytes_removed")
+_FORGET_TRIES_MAX = 3
 
 
 class JobBoard:
@@ -42,8 +44,11 @@ class JobBoard:
         self._tables: dict[str, tuple[str, ...]] = {}
         """What jobs that were asked for are about; the others name one table."""
         self._numbers = itertools.count(1)
-        self.orders: deque[Maintain | Cancel] = deque()
+        self.orders: deque[Maintain | Forget | Cancel] = deque()
         """What the pipeline is to be told as soon as there is one."""
+        self._forgets: dict[str, tuple[Forget, int]] = {}
+        """Keys to be forgotten, and how many pipelines have died over each: the next one is told again."""
+        self.forgotten_count = 0
         self.ended_counts = dict.fromkeys(_OVER, 0)
         self.totals = dict.fromkeys((*_OF_COMPACTIONS, *_OF_OTHERS), 0)
         self.waited_max_ms = 0
@@ -62,10 +67,28 @@ class JobBoard:
         self.orders.append(order)
         return report
 
+    def ask_forget(
+        self, settings: Settings, table: str, key: str, to: Position, *, source: str | None, is_patient: bool
+    ) -> JobReport:
+        """Queue a job that forgets a key. It is here in memory alone: nothing that is written may hold the key."""
+        job_id = f"job-{self._clock_ms()}-{next(self._numbers)}"
+        report = JobReport(job_id, "forget", table, "queued", "asked for", started_ms=self._clock_ms())
+        order = Forget(job_id, Sections.of(settings), table, key, to, source, is_patient)
+        self._jobs[job_id] = report
+        self._tables[job_id] = (table,)
+        self._forgets[job_id] = order, 1
+        self.orders.append(order)
+        return report
+
+    def key_of(self, job_id: str) -> str | None:
+        """The key that a job is to forget, as long as it has not ended."""
+        found = self._forgets.get(job_id)
+        return found[0].key if found else None
+
     def cancel(self, job_id: str) -> JobReport:
         """Before it begins, or before its next piece."""
         report = self.find(job_id)
-        waiting = next((each for each in self.orders if isinstance(each, Maintain) and each.job_id == job_id), None)
+        waiting = next((each for each in self.orders if not isinstance(each, Cancel) and each.job_id == job_id), None)
         if waiting:
             self.orders.remove(waiting)
             self.note(msgspec.structs.replace(report, state="cancelled", reason="cancelled before it began"))
@@ -80,15 +103,27 @@ class JobBoard:
         self._jobs[report.job_id] = report
         self.waited_max_ms = max(self.waited_max_ms, report.waited_ms)
         if report.state in _OVER:
+            self._forgets.pop(report.job_id, None)
+            self.forgotten_count += report.kind == "forget" and report.state == "done"
             self.ended_counts[report.state] += 1
             for name in self.totals:
                 self.totals[name] += getattr(report, name)
             self._forget_old()
 
     def child_ended(self) -> None:
-        """Whoever was at work is gone, and with it the jobs that it was told of; the others wait for the next."""
-        waiting = {order.job_id for order in self.orders if isinstance(order, Maintain)}
-        self.orders = deque(order for order in self.orders if isinstance(order, Maintain))
+        """Whoever was at work is gone, and with it the jobs that it was told of; the others wait for the next.
+
+        A key that was to be forgotten is so still, a few times over: each does what the one before has left.
+        """
+        unwanted = {order.job_id for order in self.orders if isinstance(order, Cancel)}
+        self.orders = deque(order for order in self.orders if not isinstance(order, Cancel))
+        waiting = {order.job_id for order in self.orders}
+        for job_id, (order, tries) in self._forgets.items():
+            if job_id not in waiting | unwanted and tries < _FORGET_TRIES_MAX:
+                self._forgets[job_id] = order, tries + 1
+                self._jobs[job_id] = msgspec.structs.replace(self._jobs[job_id], state="queued")
+                self.orders.append(order)
+                waiting.add(job_id)
         for report in [each for each in self._jobs.values() if each.state not in _OVER and each.job_id not in waiting]:
             self.note(msgspec.structs.replace(report, state="failed", reason="the pipeline process ended"))
 
@@ -131,6 +166,7 @@ def job_json(report: JobReport) -> dict[str, Any]:
 
 def totals_json(board: JobBoard) -> dict[str, Any]:
     ended = {f"jobs_{state}": count for state, count in board.ended_counts.items()}
+    ended["keys_forgotten"] = board.forgotten_count
     figures = ended | board.totals | {"publish_waited_max_ms": board.waited_max_ms}
     return {camel(name): value for name, value in figures.items()}
 

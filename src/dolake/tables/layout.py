@@ -42,6 +42,8 @@ DDL_OPERATIONS = {
     "drop_column": "ALTER",
 }
 """What a table of changes calls what was done to the table itself. Such a change has no key."""
+FORGOTTEN = "FORGOTTEN"
+"""What a table of changes calls a change of a key that was forgotten: its place and time stay, key and row are gone."""
 CLEARED = "dolake.cleared"
 """A property of a table of changes: the position at which the state was last emptied."""
 CLEARING = ("TRUNCATE", "DROP")

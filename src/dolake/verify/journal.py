@@ -27,7 +27,7 @@ from dolake.journal.record import Kind, Record, decode_checkpoint
 from dolake.journal.repair import ASIDE
 from dolake.pipeline.cut import may_say
 from dolake.positions import Position
-from dolake.tables.layout import DDL_OPERATIONS, NO_KEY, QUARANTINE_SUFFIX, table_names
+from dolake.tables.layout import DDL_OPERATIONS, FORGOTTEN, NO_KEY, QUARANTINE_SUFFIX, table_names
 from dolake.verify.base import NAMED_MAX, Advance, Check, short
 from dolake.wire.binary import decode_raw_batch
 from dolake.wire.messages import Ddl, EventMetadata, RawEvent
@@ -303,6 +303,10 @@ _SET_ASIDE = """
 DELETE FROM {table} WHERE position IN (
     SELECT position FROM changes WHERE operation = 'INSERT' AND number IN (SELECT unnest($quarantines)))
 """
+# What was forgotten has kept its place in the tables, and may be in the journal for a while.
+_FORGOTTEN = """
+DELETE FROM {table} WHERE position IN (SELECT position FROM changes WHERE operation = $operation)
+"""
 _UNKNOWN = "SELECT count(*) FROM journal WHERE number = $number"
 
 
@@ -315,6 +319,8 @@ def check_journal(
     if quarantines:
         for table in ("journal", "changes"):  # the journal first: it is told by the changes
             connection.execute(_SET_ASIDE.format(table=table), {"quarantines": quarantines})
+    for table in ("journal", "changes"):
+        connection.execute(_FORGOTTEN.format(table=table), {"operation": FORGOTTEN})
     for table, number in sorted(kept.unknown.items()):
         counted = connection.execute(_UNKNOWN, {"number": number}).fetchone()
         if count := counted[0] if counted else 0:

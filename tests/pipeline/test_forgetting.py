@@ -1,0 +1,295 @@
+"""Forget a key on a real server with a real Spark: no byte of it is left, whoever looks, and nobody else misses any."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyspark.sql import SparkSession
+
+from benchmarks.engines import duck_on
+from dolake import crashpoints
+from dolake.client import connect
+from tests.pipeline.test_publishing import (
+    changes_of,
+    delete,
+    flush,
+    insert,
+    pipelines_of,
+    rows_of,
+    send,
+    update,
+    wait_for,
+)
+from tests.support.aio import run
+from tests.support.command import dolake
+from tests.support.server import ServerProcess
+from tests.support.spark import add_catalog
+from tests.support.spark import rows_of as spark_rows_of
+from tests.support.traces import hashed_traces, traces
+
+pytestmark = pytest.mark.spark
+MARKS = [f"QzMarker{number}" for number in range(6)]
+"""One for each test; shorter than 16 characters, so that bounds in manifests have all of it."""
+_CRASH_FLAG = "crash-now"
+_SETTINGS = """\
+freshness_target_ms = 300
+parquet_compression = "none"
+transaction_wait_max_ms = 60_000
+[compaction]
+auto_compact = false
+[journal]
+segment_size_bytes = 1_048_576
+group_size_max_bytes = 1_048_576
+[pipeline]
+retry_delay_ms = 200
+retry_delay_max_ms = 500
+"""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("lake")
+    environ = {crashpoints.VARIABLE: f"forgotten@{home / _CRASH_FLAG}"}
+    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True, has_queries=True, environ=environ) as server:
+        yield server
+
+
+def forget(lake: ServerProcess, table: str, key: str, **more: Any) -> dict[str, Any]:
+    status, job = lake.get(f"/v1/tables/default/{table}/forget", method="POST", body={"key": key} | more)
+    assert status == 202, job
+    assert job["kind"] == "forget"
+    return ended(lake, job["jobId"])
+
+
+def ended(lake: ServerProcess, job_id: str) -> dict[str, Any]:
+    path = f"/v1/compaction/jobs/{job_id}"
+    wait_for(lambda: lake.get(path)[1]["state"] not in ("queued", "running"), "the job ends")
+    job: dict[str, Any] = lake.get(path)[1]
+    assert job["state"] == "done", (job, lake.log[-3_000:])
+    found: dict[str, Any] = job["forgotten"]
+    return found
+
+
+def past_of(lake: ServerProcess, table: str, count: int) -> list[str | None]:
+    """The keys of the first changes that a subscriber hears of."""
+
+    async def story() -> list[str | None]:
+        found: list[str | None] = []
+        async with aclosing(connect(lake.url).subscribe([table], since="beginning")) as batches:
+            async for batch in batches:
+                found += [event.row_id for event in batch.events]
+                if len(found) >= count:
+                    break
+        return found
+
+    return run(story(), timeout_s=120)
+
+
+def verify(lake: ServerProcess) -> None:
+    done = dolake("verify", "--home", lake.home)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_byte_of_a_forgotten_key_is_left(lake: ServerProcess, catalog: RestCatalog) -> None:
+    mark = MARKS[0]
+    send(lake, *(insert("people", str(n), name=f"name {n}") for n in range(20)))
+    flush(lake)
+    send(lake, insert("people", mark, name=f"{mark} Smith", mail=f"{mark}@example.org"))
+    flush(lake)
+    tagged = catalog.load_table("default.people").current_snapshot()
+    assert tagged
+    catalog.load_table("default.people").manage_snapshots().create_tag(tagged.snapshot_id, "closing").commit()
+    before, after = {"name": f"{mark} Smith"}, {"name": f"{mark} Jones", "mail": None}
+    send(lake, update("people", mark, before, after), update("people", "3", {"name": "name 3"}, {"name": "other 3"}))
+    flush(lake)
+    status, found = lake.get(f"/v1/tables/default/people/rows/{mark}")
+    assert (status, found["row"]["name"]) == (200, f"{mark} Jones")
+    others = {key: row for key, row in rows_of(catalog, "default.people").items() if key != mark}
+    assert traces(lake.home, mark)
+    assert hashed_traces(lake.home, mark)
+
+    report = forget(lake, "people", mark)
+
+    assert traces(lake.home, mark) == []
+    assert hashed_traces(lake.home, mark) == []
+    assert (report["rowsRemoved"], report["changesBlanked"], report["keys"], report["waits"]) == (1, 2, 1, [])
+    state, changes = report["tables"][:2]
+    assert (state["table"], state["tagsRemoved"], changes["table"]) == (
+        "default.people",
+        ["closing"],
+        "default.people__changes",
+    )
+    assert state["snapshotsExpired"] >= 2
+    assert changes["filesRewritten"] == 2
+    assert changes["snapshotsExpired"] >= 2
+    assert report["lastByteMs"]
+    assert report["journalBytesRemoved"] > 0
+    assert rows_of(catalog, "default.people") == others
+    blank = [each for each in changes_of(catalog, "default.people") if each["_operation"] == "FORGOTTEN"]
+    kept = {"_sequence", "_source", "_timestamp", "_commit_timestamp", "_position", "_operation", "_key"}
+    assert [{name for name, value in each.items() if value is not None} for each in blank] == [kept, kept]
+    assert lake.get(f"/v1/tables/default/people/rows/{mark}")[0] == 404
+    told = past_of(lake, "people", 21)
+    assert [key for key in told if key not in others] == [], "who hears of the past hears nothing of it"
+    assert mark not in lake.log
+
+
+def test_who_travels_in_time_meets_it_nowhere(lake: ServerProcess, catalog: RestCatalog, spark: SparkSession) -> None:
+    mark = MARKS[1]
+    moments = []
+    for number in range(3):
+        send(lake, insert("past", f"other {number}", n=number))
+        if number == 1:
+            send(lake, insert("past", mark, n=-1))
+        flush(lake)
+        moments.append(time.time_ns() // 1_000_000)
+    forget(lake, "past", mark)
+    assert traces(lake.home, mark) == []
+    for number, moment in enumerate(moments):
+        status, answer = lake.get(
+            "/v1/query", method="POST", body={"sql": "SELECT n FROM past ORDER BY n", "asOf": moment}
+        )
+        assert (status, [row["n"] for row in answer["rows"]]) == (200, list(range(number + 1))), answer
+    table = catalog.load_table("default.past")
+    add_catalog(spark, "forgetful", lake.url)
+    assert len(table.snapshots()) >= 2, "the one before the key came is kept"
+    with duck_on(lake.url) as duck:
+        for each in table.snapshots():
+            keys = set(table.scan(snapshot_id=each.snapshot_id).to_arrow().column("_key").to_pylist())
+            assert keys
+            assert mark not in keys
+            found = duck.execute(f"SELECT _key FROM lake.default.past AT (VERSION => {each.snapshot_id})").fetchall()  # noqa: S608
+            assert {key for (key,) in found} == keys
+            at = f"VERSION AS OF {each.snapshot_id}"
+            assert {key for (key,) in spark_rows_of(spark, f"SELECT _key FROM forgetful.default.past {at}")} == keys  # noqa: S608
+        text = datetime.fromtimestamp(moments[1] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        found = duck.execute(f"SELECT _key FROM lake.default.past AT (TIMESTAMP => TIMESTAMP '{text}')").fetchall()  # noqa: S608
+        assert (mark,) not in found
+
+
+def test_a_row_is_forgotten_under_all_its_keys_and_who_has_one_of_them_now_stays(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    mark = MARKS[2]
+    send(
+        lake,
+        insert("moved", f"{mark}1", name="old"),
+        update("moved", f"{mark}2", {"name": "old"}, {"name": "new"}, metadata={"previousRowId": f"{mark}1"}),
+        insert("moved", "neighbour", name="n"),
+    )
+    flush(lake)
+    send(lake, insert("moved", f"{mark}1", name="somebody else"))
+    flush(lake)
+    report = forget(lake, "moved", f"{mark}2")
+    assert (report["rowsRemoved"], report["changesBlanked"], report["keys"]) == (1, 2, 2)
+    assert traces(lake.home, f"{mark}2") == []
+    assert {key: row["name"] for key, row in rows_of(catalog, "default.moved").items()} == {
+        "neighbour": "n",
+        f"{mark}1": "somebody else",
+    }
+    verify(lake)
+    report = forget(lake, "moved", f"{mark}1")
+    assert (report["rowsRemoved"], report["changesBlanked"]) == (1, 1)
+    assert set(rows_of(catalog, "default.moved")) == {"neighbour"}
+    assert traces(lake.home, mark) == []
+
+
+def test_deleted_rows_and_the_quarantine_are_forgotten_too_and_later_a_row_of_the_key_is_new(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    mark = MARKS[3]
+    unknown = {"metadata": {"unchanged": ["n"]}}  # nobody knows the value, because there is no row
+    send(lake, insert("odd", "1", n=1), insert("odd", mark, n=2), delete("odd", mark, {"n": 2}))
+    send(lake, update("odd", mark, {}, {"x": mark}, **unknown), update("odd", "2", {}, {"x": 2}, **unknown))
+    flush(lake)
+    entries = lake.get("/v1/quarantine/default/odd")[1]["entries"]
+    assert sorted(each["key"] for each in entries) == ["2", mark], "the value cannot be a row"
+    report = forget(lake, "odd", mark)
+    assert report["changesBlanked"] == 3
+    assert report["rowsRemoved"] == 1, "of the quarantine"
+    assert traces(lake.home, mark) == []
+    assert [each["key"] for each in lake.get("/v1/quarantine/default/odd")[1]["entries"]] == ["2"]
+    again = forget(lake, "odd", mark)
+    assert (again["rowsRemoved"], again["changesBlanked"]) == (0, 0), "twice is once"
+    assert sum(each["snapshotsExpired"] + each["filesRemoved"] for each in again["tables"]) == 0
+    send(lake, insert("odd", mark, n=4))
+    flush(lake)
+    assert rows_of(catalog, "default.odd")[mark]["n"] == 4
+
+
+def test_a_stream_goes_on_meanwhile_and_a_crash_in_the_middle_is_made_good(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    mark = MARKS[4]
+    send(lake, *(insert("busy", str(n), n=0) for n in range(50)), insert("busy", f"{mark}a", n=0))
+    flush(lake)
+    send(lake, update("busy", mark, {"n": 0}, {"n": 1}, metadata={"previousRowId": f"{mark}a"}))
+    flush(lake)
+    stopping = threading.Event()
+    rounds = 0
+
+    def stream() -> None:
+        nonlocal rounds
+        while not stopping.is_set():
+            rounds += 1
+            send(lake, *(update("busy", str(n), {"n": rounds - 1}, {"n": rounds}) for n in range(0, 50, 5)))
+            time.sleep(0.3)
+
+    sending = threading.Thread(target=stream)
+    sending.start()
+    try:
+        wait_for(lambda: rounds > 3, "the stream runs")
+        (first,) = pipelines_of(lake)
+        (lake.home / _CRASH_FLAG).touch()
+        report = forget(lake, "busy", mark)
+        assert not (lake.home / _CRASH_FLAG).exists(), "it has died on the way"
+        assert [each.pid for each in pipelines_of(lake)] != [first.pid]
+        before = rounds
+        wait_for(lambda: rounds > before + 2, "the stream goes on")
+    finally:
+        stopping.set()
+        sending.join()
+    assert report["waits"] == []
+    assert traces(lake.home, mark) == [], "nor of the key that its row had before"
+    flush(lake)
+    rows = rows_of(catalog, "default.busy")
+    assert len(rows) == 50
+    assert {rows[str(n)]["n"] for n in range(0, 50, 5)} == {rounds}
+    verify(lake)
+
+
+def test_what_holds_the_key_back_is_said(lake: ServerProcess) -> None:
+    mark = MARKS[5]
+    send(lake, insert("slow", "1", n=1), insert("slow", mark, n=2))
+    flush(lake)
+    report = forget(lake, "slow", mark, patient=True)
+    assert report["lastByteMs"] > time.time() * 1000 + 3_600_000, "a day, for those who are reading"
+    assert len(report["waits"]) == 1
+    assert traces(lake.home, mark), "they are there still"
+    report = forget(lake, "slow", mark)
+    assert report["waits"] == []
+    assert traces(lake.home, mark) == []
+
+
+def test_only_keys_of_tables_of_sources_can_be_forgotten(lake: ServerProcess) -> None:
+    def refused(table: str, body: Any) -> tuple[int, str]:
+        status, answer = lake.get(f"/v1/tables/default/{table}/forget", method="POST", body=body)
+        return status, answer["error"]["type"]
+
+    assert refused("nobody", {"key": "1"}) == (404, "unknown_table")
+    assert refused("people__changes", {"key": "1"})[0] == 400
+    assert refused("people__quarantine", {"key": "1"})[0] == 400
+    assert refused("people", {"key": ""})[0] == 400
+    assert refused("people", {"keys": ["1"]})[0] == 400
+    assert refused("people", {"key": "1", "source": "shop"})[0] == 400
+    assert "dolake_upkeep_keys_forgotten_total" in lake.get("/metrics")[1]
+    audit = Path(lake.home, "audit.log")
+    assert not audit.exists() or MARKS[0][:-1] not in audit.read_text()
