@@ -15,8 +15,9 @@ from dolake.backup.database import DATABASE
 from dolake.backup.recover import recover
 from dolake.backup.store_copy import Copy, StoreCopy, find_copy
 from dolake.catalog.base import Create, Move, Name, Publish
+from dolake.catalog.locations import checked_location, default_location
 from dolake.catalog.sqlite import SqliteStore
-from dolake.errors import Conflict, Damaged, NotFound
+from dolake.errors import Conflict, Damaged, InvalidInput, NotFound
 from dolake.journal.embedded import EmbeddedJournal
 from dolake.positions import Position
 from dolake.settings import CatalogSettings
@@ -247,3 +248,10 @@ def test_without_a_copy_there_is_nothing_to_recover(tmp_path: Path, storage: S3S
     with pytest.raises(NotFound, match="no copy"):
         recover(storage, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_no_table_lies_where_the_copy_is(storage: S3Storage) -> None:
+    for location in (f"{storage.root}/.dolake-copy", f"{storage.root}/.dolake-copy/journal"):
+        with pytest.raises(InvalidInput, match="not inside the warehouse"):
+            checked_location(storage, location)
+    assert "/.dolake-copy" not in default_location(storage, Name((".dolake-copy",), "home"))

@@ -334,8 +334,10 @@ def test_a_server_killed_while_the_store_is_down_comes_back_without_it(lake: Lak
 
 def test_a_lost_machine_is_recovered_from_the_store(lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Published or not, all that was copied is back; what was not copied its source still has, and sends again."""
-    lake.insert("not copied yet")
-    lost, new = lake.kill(), tmp_path_factory.mktemp("new") / "home"
+    with lake.proxy.fault("refuse", lambda request: request.is_write):
+        lake.insert("not copied yet")
+        lost = lake.kill()
+    new = tmp_path_factory.mktemp("new") / "home"
     shutil.rmtree(lost)
     report = dolake("recover", "--home", new, environ=lake.environ)
     assert report.returncode == 0, report.stdout + report.stderr

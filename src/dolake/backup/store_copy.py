@@ -27,6 +27,7 @@ import msgspec
 
 import dolake
 from dolake.backup.database import DATABASE, copy_database, copy_store_of
+from dolake.catalog.locations import COPY_FOLDER
 from dolake.catalog.sqlite import SqliteStore
 from dolake.errors import Conflict, Damaged, NotFound
 from dolake.journal import segment
@@ -41,7 +42,6 @@ FORMAT_VERSION = 1
 HOME_FILES = ("format.json", "settings-changed.json")
 HOME_FOLDERS = ("subscriptions",)
 """What the copy has of the home beside journal and catalog. The key index is built anew from the tables."""
-_FOLDER = ".dolake-copy"
 _MANIFEST = "copy.json"
 _SCRATCH = "copying.tmp"
 _CHUNK_BYTES = 1 << 20
@@ -149,7 +149,7 @@ class StoreCopy:
         if found is not None and found.journal_id != self._journal_id:
             raise Conflict(
                 "the copy of another lake is in this place, and stays as it is",
-                hint=f"`dolake recover` makes a home of it; if nobody needs it, remove {_FOLDER} from the store",
+                hint=f"`dolake recover` makes a home of it; if nobody needs it, remove {COPY_FOLDER} from the store",
             )
         if found is not None and self.last is not None and found.writer != self._writer:
             raise Conflict(
@@ -257,7 +257,7 @@ def fetch(storage: S3Storage, file: CopiedFile, target: Path) -> None:
 
 
 def _location(storage: S3Storage, name: str) -> str:
-    return f"{storage.root}/{_FOLDER}/{name}"
+    return f"{storage.root}/{COPY_FOLDER}/{name}"
 
 
 def _names(copy: Copy) -> set[str]:

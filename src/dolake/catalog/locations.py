@@ -15,6 +15,8 @@ from dolake.catalog.values import Json, read_text
 from dolake.errors import InvalidInput
 from dolake.storage.base import Storage
 
+COPY_FOLDER = ".dolake-copy"
+"""Of the warehouse: where a home's copy is kept, and no table."""
 _PART_LENGTH_MAX_BYTES = 255
 _DEPTH_MAX = 16
 _FOLDER_LENGTH_MAX_BYTES = 200
@@ -61,7 +63,7 @@ def checked_location(storage: Storage, wanted: str) -> str:
     if location.startswith("r2://"):  # the same place, in the spelling that all engines know
         location = "s3://" + location.removeprefix("r2://")
     is_plain = not {".", ".."} & set(location.split("/")) and len(location.encode()) <= _LOCATION_LENGTH_MAX_BYTES
-    if not is_plain or not storage.is_inside(location):
+    if not is_plain or not storage.is_inside(location) or f"{location}/".startswith(f"{storage.root}/{COPY_FOLDER}/"):
         raise InvalidInput(
             f"location {wanted[:200]} is not inside the warehouse {storage.root}",
             hint="leave it out, or choose one below it",
@@ -71,7 +73,7 @@ def checked_location(storage: Storage, wanted: str) -> str:
 
 def _folder(part: str) -> str:
     folder = _UNSAFE.sub("_", part).encode()[:_FOLDER_LENGTH_MAX_BYTES].decode(errors="ignore")
-    return "_" + folder if folder.strip(". ") == "" else folder
+    return "_" + folder if folder.strip(". ") == "" or folder == COPY_FOLDER else folder
 
 
 def _check_part(part: str, what: str) -> None:
