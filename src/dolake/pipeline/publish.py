@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 _TRIES_MAX = 3
 _STAGERS = 4
+_STAGERS_IN_STORE = 16
+"""There a table's manifests are mostly waiting, three requests one after the other."""
 _MERGE_ROWS_MAX = 500_000
 """Of the key index within a publish; what is larger is merged beside the stream."""
 
@@ -77,7 +79,7 @@ class Publisher:
         self._staging = Staging(context, self.tables, start.journal)
         self.follow(start.settings)
         self._parallel = context.defaultParallelism
-        self._stagers = ThreadPoolExecutor(_STAGERS, thread_name_prefix="iceberg")
+        self._stagers = ThreadPoolExecutor(_STAGERS if is_local() else _STAGERS_IN_STORE, thread_name_prefix="iceberg")
         self._reader = JournalReader(Path(start.journal))
         self._place: Place | None = None
         self._is_uncertain = False
