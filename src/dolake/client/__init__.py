@@ -7,8 +7,10 @@ print(result.rows[0].count)
 
 from dolake.client.aio import LakeClient, connect
 from dolake.client.answers import (
+    Changed,
     Diff,
     Drop,
+    Job,
     LakeFreshness,
     Plan,
     Quarantine,
@@ -21,6 +23,7 @@ from dolake.client.answers import (
     Subscription,
     Table,
     TableSchema,
+    TierList,
 )
 from dolake.client.lookups import FoundRows
 from dolake.client.outgoing import ChangeLike
@@ -35,11 +38,13 @@ __all__ = [
     "ChangeBatch",
     "ChangeEvent",
     "ChangeLike",
+    "Changed",
     "Column",
     "Diff",
     "Drop",
     "FoundRows",
     "Freshness",
+    "Job",
     "LakeClient",
     "LakeFreshness",
     "Plan",
@@ -56,6 +61,7 @@ __all__ = [
     "Subscription",
     "Table",
     "TableSchema",
+    "TierList",
     "connect",
     "create_lake_client",
 ]
