@@ -64,7 +64,7 @@ def test_the_defaults_are_those_of_the_seeds() -> None:
     ours = {
         *("freshness_target_ms", "key_scope", "transaction_wait_max_ms", "transaction_bytes_max"),
         *("infer_timestamps", "columns_max", "struct_fields_max", "rebuild_rows_max", "partition_by"),
-        *("include_tables", "exclude_tables", "mask_secret", "tables"),
+        *("archive_after_days", "include_tables", "exclude_tables", "mask_secret", "tables"),
     }
     assert {key: value for key, value in msgspec.to_builtins(DEFAULT_DOLAKE_CONFIG).items() if key not in ours} == {
         "r2_bucket_name": "lakehouse-data",

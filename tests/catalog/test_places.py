@@ -20,8 +20,10 @@ from dolake.catalog.documents import Document, Documents
 from dolake.catalog.errors import ManagedTable, NoSuchTable
 from dolake.catalog.sqlite import SqliteStore
 from dolake.catalog.tables import TableCommit, Tables
+from dolake.catalog.tenants import check_paths
 from dolake.catalog.views import Views
-from dolake.errors import NotFound
+from dolake.errors import Forbidden, InvalidInput, NotFound
+from dolake.identity.grants import Grant
 from dolake.storage.local import LocalStorage, path_of
 from tests.catalog.asking import set_properties, table_body, view_body
 
@@ -116,6 +118,31 @@ def test_a_purge_spares_a_folder_that_is_a_part_of_another_tables(shop: Shop) ->
     assert rows.exists()
     shop.purge("outer")
     assert not path_of(outer).exists()
+
+
+def test_a_purge_takes_a_tables_cold_files_and_nobody_elses(shop: Shop) -> None:
+    gone, other = (shop.create(name).metadata["location"] for name in ("gone", "other"))
+    cold, kept = (data_file(path_of(shop.documents.storage.tiers.folder(each, "cold"))) for each in (gone, other))
+    shop.purge("gone")
+    assert (cold.exists(), kept.exists()) == (False, True)
+
+
+def test_nobody_writes_among_the_cold_files_of_a_managed_table(shop: Shop) -> None:
+    managed = shop.managed("managed").metadata["location"]
+    place = shop.documents.storage.tiers.folder(managed, "cold")
+    shop.create("own")
+    with pytest.raises(InvalidInput):
+        shop.create("new", location=place)
+    with pytest.raises(ManagedTable):
+        shop.commit("own", set_properties(**{"write.data.path": f"{place}/data"}))
+
+
+def test_a_token_of_a_namespace_reads_its_files_in_both_places(shop: Shop) -> None:
+    storage, grant = shop.documents.storage, Grant("1", "tenant", namespaces=(SHOP,))
+    check_paths(storage, grant, [f"{root}/shop/t/data/f.parquet" for root in (storage.root, storage.tiers.cold)])
+    for place in ("other/t/data/f.parquet", "~elsewhere/1/data/f.parquet", "shopping/t/f.parquet"):
+        with pytest.raises(Forbidden):
+            check_paths(storage, grant, [f"{storage.tiers.cold}/{place}"])
 
 
 def test_a_purge_is_not_led_to_others_by_links(shop: Shop, tmp_path: Path) -> None:

@@ -133,6 +133,37 @@ def test_a_file_that_is_not_there_can_be_opened_or_measured_by_nobody(storage: S
         storage.open_read(f"{storage.root}/none")
 
 
+def test_the_cold_place_is_beside_the_warehouse_and_kept_like_it(storage: Storage) -> None:
+    cold = storage.tiers.cold
+    assert cold == f"{storage.root}-cold"
+    storage.make_folder(f"{cold}/ns/t/data")
+    with storage.open_write(f"{cold}/ns/t/data/x") as file:
+        file.write(b"old")
+    assert storage.read(f"{cold}/ns/t/data/x") == b"old"
+    assert storage.is_inside(f"{cold}/ns/t")
+    assert [each.location for each in storage.list(f"{cold}/ns/t")] == [f"{cold}/ns/t/data/x"]
+    assert list(storage.list(storage.root)) == []
+    with pytest.raises(InvalidInput):
+        storage.delete_folder(cold)
+
+
+@pytest.mark.parametrize("size", [10, 17 * 1024 * 1024])
+def test_cold_files_have_their_class_however_they_are_written(s3: S3Server, size: int) -> None:
+    bucket, archive = s3.new_bucket(), s3.new_bucket()
+    given = {"cold_location": f"r2://{archive}/old", "cold_class": "STANDARD_IA"}
+    store = S3Storage(f"s3://{bucket}/w", s3.settings(f"s3://{bucket}/w", **given))
+    for place in (f"s3://{bucket}/w", f"s3://{archive}/old"):
+        with store.open_write(f"{place}/data/x") as file:
+            file.write(b"x" * size)
+        store.write(f"{place}/y", b"y")
+    store.close()
+    client = s3.client()
+    for name, class_ in ((bucket, "STANDARD"), (archive, "STANDARD_IA")):
+        found = client.list_objects_v2(Bucket=name)["Contents"]
+        assert [(each["StorageClass"], each["Size"]) for each in found] == [(class_, size), (class_, 1)]
+    client.close()
+
+
 def test_the_same_file_has_one_name_a_second_and_the_last_bytes_win(s3: S3Server) -> None:
     location = f"s3://{s3.new_bucket()}/w"
     store, reader = (S3Storage(location, s3.settings(location)) for _ in range(2))

@@ -29,6 +29,11 @@ freshness_target_ms = 60_000
 [compaction]
 min_files_to_compact = 2
 auto_compact = false
+[tables.events]
+partition_by = "day(at)"
+archive_after_days = 30
+[storage]
+cold_class = "STANDARD_IA"
 [maintenance]
 small_files_max = 2
 gc_grace_ms = 0
@@ -77,6 +82,7 @@ def test_a_lake_in_a_store_tells_the_whole_story(server: ServerProcess, s3: S3Se
     assert _count(server) == 102
     _assert_a_forgotten_key_is_in_no_object(server, s3, bucket)
     assert _count(server) == 102
+    _assert_old_partitions_go_cold(server, s3, bucket)
     assert server.stop() == 0
     report = dolake("verify", "--home", server.home, environ=s3.environment(f"s3://{bucket}/lake"))
     assert report.returncode == 0, report.stdout + report.stderr
@@ -151,6 +157,26 @@ def _assert_a_forgotten_key_is_in_no_object(server: ServerProcess, s3: S3Server,
     tables = {key: pq.read_table(io.BytesIO(body)).to_pylist() for key, body in bodies.items()}
     assert tables
     assert not [key for key, rows in tables.items() if "QzMarker" in str(rows)]
+
+
+def _assert_old_partitions_go_cold(server: ServerProcess, s3: S3Server, bucket: str) -> None:
+    """To another prefix and class of the bucket, and every reader finds them there."""
+    with connect(server.url, source="shop") as lake:
+        lake.send([insert("events", str(n), at=f"2024-01-0{n % 3 + 1}T10:00:00Z", n=n) for n in range(30)])
+        flush(server)
+        _run_job(server, ["tiers"])
+        lake.send([delete("events", "3"), update("events", "4", at="2024-01-02T10:00:00Z", n=400)])
+        flush(server)
+        assert _rows(server, "SELECT count(*) AS n, max(n) AS m FROM events") == [{"n": 29, "m": 400}]
+        assert server.get("/v1/tables/default/events/rows/5")[1]["row"]["n"] == 5
+        (warm, cold) = lake.tiers("events").tiers
+        assert (cold.files, warm.rows + cold.rows) == (3, 29 + 32)  # with those of the changes
+    client = s3.client()
+    found = client.list_objects_v2(Bucket=bucket, Prefix="lake-cold/")["Contents"]
+    client.close()
+    assert [(each["Key"].split("/")[1:4], each["StorageClass"]) for each in found] == [
+        (["default", "events", "data"], "STANDARD_IA")
+    ] * 3
 
 
 def _run_job(server: ServerProcess, kinds: list[str]) -> None:

@@ -34,6 +34,8 @@ GET /v1/compaction/metrics                           401      403 200 200 200   
 GET /v1/compaction/jobs                              401      403 200 200 200           -   -   -                200 200 200
 GET /v1/compaction/jobs/{job}                        401      403 404 404 404           -   -   -                404 404 404
 DELETE /v1/compaction/jobs/{job}                     401      403 403 403 409           -   -   -                403 403 409
+GET /v1/tiers                                        401      403 200 200 200           -   -   -                200 200 200
+POST /v1/tiers/move                                  401      403 403 403 400           -   -   -                403 403 400
 GET /v1/tables                                       401      403 200 200 200           -   -   -                200 200 200
 GET /v1/snapshots                                    401      403 200 200 200           -   -   -                200 200 200
 GET /v1/tables/{namespace}/{table}/snapshots         401      403 200 200 200           404 404 404              200 200 200
@@ -112,6 +114,7 @@ BODIES = {
     "PATCH /v1/config": "{}",
     "POST /v1/compaction/run": "{}",
     "POST /v1/tables/{namespace}/{table}/forget": '{"key": "1"}',
+    "POST /v1/tiers/move": "{}",
     "POST /v1/tables/{namespace}/{table}/rollback": '{"snapshotId": "1"}',
     "POST /v1/tables/{namespace}/{table}/rows": '{"keys": ["1"]}',
     "POST /v1/quarantine/{namespace}/{table}/replay": "{}",

@@ -11,7 +11,7 @@ import pytest
 from dolake.catalog import rest
 from dolake.query import rest as query_rest
 from dolake.query import rows_rest
-from dolake.server import compaction, forgetting, freshness, oauth, operations, quarantine_rest, tables
+from dolake.server import compaction, forgetting, freshness, oauth, operations, quarantine_rest, tables, tiers
 from dolake.server.openapi import openapi_document
 from dolake.subscriptions import endpoint as subscriptions
 from tests.support.server import ServerProcess
@@ -20,6 +20,7 @@ OURS = [
     *operations.ROUTES,
     *oauth.ROUTES,
     *compaction.ROUTES,
+    *tiers.ROUTES,
     *tables.ROUTES,
     *forgetting.ROUTES,
     *freshness.ROUTES,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dolake.errors import SettingsError
+from dolake.errors import InvalidInput, SettingsError
 from dolake.settings import CatalogSettings, DoLakeConfig, StorageSettings, load_settings, to_public
 from dolake.storage.local import LocalStorage
 from dolake.storage.opening import open_storage, place_of
@@ -32,6 +32,19 @@ def test_a_place_in_a_store_takes_bucket_and_path_from_where_they_are_said() -> 
     assert place("s3://") == place("r2://") == "s3://lakehouse-data/warehouse"
     own = DoLakeConfig(r2_bucket_name="shop", r2_base_path="tables")
     assert place_of(own, StorageSettings(location="r2://")).location == "s3://shop/tables"
+
+
+def test_old_partitions_go_where_the_settings_say(tmp_path: Path) -> None:
+    def cold(name: str) -> str:
+        place = place_of(DoLakeConfig(), StorageSettings(cold_location=name))
+        return open_storage(tmp_path, DoLakeConfig(), place).tiers.cold
+
+    assert cold("") == f"file://{tmp_path}/warehouse-cold"
+    assert cold("old") == f"file://{tmp_path}/old"
+    assert cold(f"{tmp_path}/disk/old") == f"file://{tmp_path}/disk/old"
+    for refused in (".", "warehouse", "s3://bucket/old"):  # one that has the warehouse in it, or is in no folder
+        with pytest.raises(InvalidInput, match="cold"):
+            cold(refused)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 
-def dolake(*arguments: object, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def dolake(
+    *arguments: object, environ: dict[str, str] | None = None, timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
     """Run it to its end. Wide lines, so that no message is wrapped in the middle of a word that a test looks for."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("DOLAKE_")}
     return subprocess.run(
@@ -15,6 +17,6 @@ def dolake(*arguments: object, environ: dict[str, str] | None = None) -> subproc
         env=inherited | {"COLUMNS": "400", "NO_COLOR": "1"} | (environ or {}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=timeout_s,
         check=False,
     )

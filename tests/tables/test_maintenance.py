@@ -28,6 +28,7 @@ RULES = Rules(
     small_files_max=8,
     manifests_max=100,
     snapshots=Steps(all_ms=1_000, minutely_ms=1_000, hourly_ms=1_000, daily_ms=1_000, count_max=1_000),
+    move_size_max_bytes=256 * MB,
     memory_max_bytes=512 * MB,
 )
 

@@ -20,7 +20,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,7 @@ def take_backup(
     warehouse: Path,
     folder: Path,
     *,
+    cold: Path | None = None,
     catalog: CatalogSettings = _CATALOG,
     storage: S3Storage | None = None,
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -68,8 +69,9 @@ def take_backup(
     _refuse(home, folder, catalog)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
+        places = (warehouse, cold.resolve()) if cold else (warehouse,)
         files = table_files(home, storage)
-        taking = _Taking(home, warehouse, folder.resolve(), catalog, files, clock_ms, Meter(progress))
+        taking = _Taking(home, places, folder.resolve(), catalog, files, clock_ms, Meter(progress))
         for _ in range(_MOMENTS_MAX):
             with contextlib.suppress(FileNotFoundError):
                 return taking.take()
@@ -83,14 +85,14 @@ class _Taking:
     def __init__(
         self,
         home: Path,
-        warehouse: Path,
+        places: Sequence[Path],
         folder: Path,
         catalog: CatalogSettings,
         files: TableFiles,
         clock_ms: Callable[[], int],
         meter: Meter,
     ) -> None:
-        self._home, self._warehouse, self._folder, self._catalog = home, warehouse, folder, catalog
+        self._home, self._places, self._folder, self._catalog = home, places, folder, catalog
         self._files, self._clock_ms, self._meter = files, clock_ms, meter
         self._copied: dict[str, StoredFile] = {}
         """Files that never change, by where they are kept: those of the backup before this one, and of this one."""
@@ -166,7 +168,7 @@ class _Taking:
             here = Path(folder)
             is_top = here == self._home
             names[:] = [
-                name for name in names if here / name != self._warehouse and not (is_top and name in _ELSEWHERE)
+                name for name in names if here / name not in self._places and not (is_top and name in _ELSEWHERE)
             ]
             for name in files:
                 path = here / name

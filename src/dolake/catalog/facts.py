@@ -13,6 +13,7 @@ from dolake.catalog.partitions import readable_table
 from dolake.storage.base import Storage
 from dolake.tables.maintenance import FileFacts, TableFacts
 from dolake.tables.thinning import History
+from dolake.tables.tiers import Tiers, partition_end_ms
 from dolake.tables.transforms import PartitionNames
 
 
@@ -23,14 +24,19 @@ def table_facts(name: str, document: Document, storage: Storage) -> TableFacts:
         if snapshot is None:
             return TableFacts(name, (), 0, history)
         names = PartitionNames(document.metadata)
-        files = [_facts(task, names) for task in table.scan().plan_files()]
+        files = [_facts(task, names, storage.tiers) for task in table.scan().plan_files()]
         return TableFacts(name, files, len(snapshot.manifests(table.io)), history)
 
 
-def _facts(task: Any, names: PartitionNames) -> FileFacts:
-    file = task.file
+def _facts(task: Any, names: PartitionNames, tiers: Tiers) -> FileFacts:
+    file, values = task.file, tuple(task.file.partition)
     deleted = sum(each.record_count for each in task.delete_files)
-    partition = names.of(file.spec_id, tuple(file.partition)) if len(file.partition) else ""
     return FileFacts(
-        file.file_path, file.file_size_in_bytes, file.record_count, min(deleted, file.record_count), partition
+        file.file_path,
+        file.file_size_in_bytes,
+        file.record_count,
+        min(deleted, file.record_count),
+        names.of(file.spec_id, values) if values else "",
+        tiers.of(file.file_path),
+        partition_end_ms(names.parts(file.spec_id, values)),
     )

@@ -14,6 +14,7 @@ from dolake.catalog.base import Name, Namespace
 from dolake.catalog.values import Json, read_text
 from dolake.errors import InvalidInput
 from dolake.storage.base import Storage
+from dolake.tables.tiers import COLD
 
 COPY_FOLDER = ".dolake-copy"
 """Of the warehouse: where a home's copy is kept, and no table."""
@@ -63,7 +64,13 @@ def checked_location(storage: Storage, wanted: str) -> str:
     if location.startswith("r2://"):  # the same place, in the spelling that all engines know
         location = "s3://" + location.removeprefix("r2://")
     is_plain = not {".", ".."} & set(location.split("/")) and len(location.encode()) <= _LOCATION_LENGTH_MAX_BYTES
-    if not is_plain or not storage.is_inside(location) or f"{location}/".startswith(f"{storage.root}/{COPY_FOLDER}/"):
+    is_ours = f"{location}/".startswith(f"{storage.root}/{COPY_FOLDER}/")
+    if (
+        not is_plain
+        or not storage.is_inside(location)
+        or is_ours
+        or storage.tiers.of(storage.resolve(location)) == COLD
+    ):
         raise InvalidInput(
             f"location {wanted[:200]} is not inside the warehouse {storage.root}",
             hint="leave it out, or choose one below it",

@@ -16,6 +16,7 @@ from dolake.catalog.errors import ManagedTable
 from dolake.catalog.values import Json
 from dolake.errors import DoLakeError
 from dolake.storage.base import Storage
+from dolake.tables.tiers import COLD
 
 logger = logging.getLogger(__name__)
 _DATA_PATHS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
@@ -23,9 +24,9 @@ _HINT = "write to a table of your own, in a folder of its own"
 
 
 def folders_of(storage: Storage, metadata: Json) -> tuple[str, ...]:
-    """The folders in which a table's or view's files lie, as it says itself, links followed."""
+    """The folders in which a table's or view's files lie, old ones too, as it says itself, links followed."""
     properties = metadata.get("properties") or {}
-    paths = [metadata["location"], *(properties.get(key) for key in _DATA_PATHS)]
+    paths = [*storage.tiers.folders(metadata["location"]), *(properties.get(key) for key in _DATA_PATHS)]
     return tuple(dict.fromkeys(_resolved(storage, path) for path in paths if path))
 
 
@@ -51,20 +52,23 @@ class Places:
         folder = document.metadata["location"]
         try:
             if self._storage.is_inside(folder):
-                self._remove(self._storage.resolve(folder))
+                is_removed = self._remove(self._storage.resolve(folder))
+                if is_removed:
+                    self._storage.delete_folder(self._storage.tiers.folder(folder, COLD))
         except (DoLakeError, OSError, sqlite3.Error):
             logger.warning("purge failed", extra={"folder": folder}, exc_info=True)
 
-    def _remove(self, folder: str) -> None:
+    def _remove(self, folder: str) -> bool:
         # Most of the looking is done before others must wait; what was entered meanwhile is looked at while they do.
         seen = set(self._store.pointers())
         if self._is_shared(folder, seen):
-            return
+            return False
         with self._documents.settling:
             if self._is_shared(folder, set(self._store.pointers()) - seen):
-                return
+                return False
             aside = self._storage.set_aside(folder)
         self._storage.delete_folder(aside)  # which can take long; its old place is free already
+        return True
 
     def _is_shared(self, folder: str, pointers: Iterable[Pointer]) -> bool:
         for pointer in pointers:

@@ -41,7 +41,8 @@ def check_places(storage: Storage, grant: Grant, document: Any) -> None:
 def check_paths(storage: Storage, grant: Grant, places: Iterable[str]) -> None:
     if grant.namespaces is None:
         return
-    folders = tuple("/".join((storage.root, *each)) for each in grant.namespaces)
+    roots = (storage.tiers.warm, storage.tiers.cold)
+    folders = tuple("/".join((root, *each)) for root in roots for each in grant.namespaces)
     for place in places:
         if not _is_within(storage, place, folders):
             raise Forbidden(

@@ -29,6 +29,7 @@ from dolake.cli import (
     source,
     tables,
     tail,
+    tiers,
     token,
     verify,
 )
@@ -88,6 +89,7 @@ app.add_typer(catalog.app, name="catalog")
 app.add_typer(source.app, name="source")
 app.add_typer(tail.app, name="subscriptions")
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(tiers.app, name="tiers")
 app.add_typer(token.app, name="token")
 app.add_typer(journal.app, name="journal")
 app.add_typer(bench.app, name="bench")

@@ -20,7 +20,8 @@ from dolake.cli.serve import HomeOption
 from dolake.errors import NotFound
 from dolake.server.home import Home
 from dolake.settings import Settings, load_settings
-from dolake.storage.opening import open_store, place_of
+from dolake.storage.local import path_of
+from dolake.storage.opening import open_storage, open_store, place_of
 
 if TYPE_CHECKING:
     from dolake.backup.manifest import Manifest
@@ -57,8 +58,15 @@ def backup(
         raise NotFound(f"no folder {home}", hint="--home names the server's folder")
     settings = load_settings(home=home, config_file=config, environ=os.environ, flags={}).current
     with _store_of(settings) as storage, _bar() as progress:
-        warehouse = home / settings.lake.r2_base_path
-        manifest = take_backup(home, warehouse, folder, catalog=settings.catalog, storage=storage, progress=progress)
+        manifest = take_backup(
+            home,
+            home / settings.lake.r2_base_path,
+            folder,
+            cold=_cold_folder(home, settings),
+            catalog=settings.catalog,
+            storage=storage,
+            progress=progress,
+        )
     _show(manifest, [], as_json=as_json, did=f"in {folder}")
 
 
@@ -80,6 +88,12 @@ def restore(
     with _store_of(settings) as storage, Home(home, is_restoring=True), _bar() as progress:
         manifest = bring_back(folder, home, storage=storage, progress=progress)
     _show(manifest, [], as_json=as_json, did=f"restored to {home}")
+
+
+def _cold_folder(home: Path, settings: Settings) -> Path | None:
+    """None where the tables are in a store, and so not in the home."""
+    place = place_of(settings.lake, settings.storage, settings.catalog)
+    return path_of(open_storage(home, settings.lake, place).tiers.cold) if place.is_local else None
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def maintain(
     if dry_run:
         _show_due(server, table)
     else:
-        _run(server, table, [*_COMPACT, *_EXPIRE])
+        _run(server, table, ["tiers", *_COMPACT, *_EXPIRE])
 
 
 class Server:
@@ -86,7 +86,11 @@ def _show_due(server: Server, table: str | None) -> None:
 
 def _run(server: Server, table: str | None, kinds: list[str]) -> None:
     body: dict[str, Any] = dict(_where(table))
-    job = server.ask("/v1/compaction/run", body | {"kinds": kinds})
+    follow(server, server.ask("/v1/compaction/run", body | {"kinds": kinds}))
+
+
+def follow(server: Server, job: dict[str, Any]) -> None:
+    """Show how far a job is until its end; Ctrl-C cancels it."""
     path = f"/v1/compaction/jobs/{job['jobId']}"
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -111,6 +115,8 @@ def summary(job: dict[str, Any]) -> str:
     parts = [f"{job['state']} in {job['tookMs'] / 1000:.1f} s"]
     if job["filesBefore"]:
         parts.append(f"{job['filesBefore']} files became {job['filesAfter']}")
+    if job["filesMoved"]:
+        parts.append(f"{job['filesMoved']} files of {job['bytesMoved'] / 1e6:.1f} MB were written in their new place")
     if job["rowsDropped"]:
         parts.append(f"{job['rowsDropped']} deleted rows went")
     if job["snapshotsExpired"]:

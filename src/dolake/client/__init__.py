@@ -7,9 +7,11 @@ print(result.rows[0].count)
 
 from dolake.client.aio import LakeClient, connect
 from dolake.client.answers import (
+    Changed,
     Diff,
     Drop,
     Forgotten,
+    Job,
     LakeFreshness,
     Plan,
     Quarantine,
@@ -22,6 +24,7 @@ from dolake.client.answers import (
     Subscription,
     Table,
     TableSchema,
+    TierList,
 )
 from dolake.client.lookups import FoundRows
 from dolake.client.outgoing import ChangeLike
@@ -36,12 +39,14 @@ __all__ = [
     "ChangeBatch",
     "ChangeEvent",
     "ChangeLike",
+    "Changed",
     "Column",
     "Diff",
     "Drop",
     "Forgotten",
     "FoundRows",
     "Freshness",
+    "Job",
     "LakeClient",
     "LakeFreshness",
     "Plan",
@@ -58,6 +63,7 @@ __all__ = [
     "Subscription",
     "Table",
     "TableSchema",
+    "TierList",
     "connect",
     "create_lake_client",
 ]

@@ -222,7 +222,17 @@ class PrunedFile(_Said, frozen=True, rename="camel", kw_only=True):
     """A data file that need not be opened, and why."""
 
     file: str = ""
+    tier: str = "warm"
     reason: str = ""
+
+
+class ReadFile(_Said, frozen=True, rename="camel", kw_only=True):
+    """A data file that would be read."""
+
+    file: str = ""
+    tier: str = "warm"
+    bytes: int = 0
+    partition: str = ""
 
 
 class TablePlan(_Said, frozen=True, rename="camel", kw_only=True):
@@ -233,6 +243,8 @@ class TablePlan(_Said, frozen=True, rename="camel", kw_only=True):
     files: dict[str, int] = {}
     bytes: dict[str, int] = {}
     partitions: dict[str, list[Any]] = {}
+    tiers: dict[str, dict[str, int]] = {}
+    reads: list[ReadFile] = []
     reasons: list[PrunedFile] = []
     tail_rows: int = 0
 
@@ -292,6 +304,59 @@ class LakeFreshness(Milestones, frozen=True, rename="camel", kw_only=True):
     target_ms: int = 0
     tables: dict[str, Milestones] = {}
     sources: dict[str, Milestones] = {}
+
+
+class TierHeld(_Said, frozen=True, rename="camel", kw_only=True):
+    """What a table has in a tier."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+class TierFigures(TierHeld, frozen=True, rename="camel", kw_only=True):
+    """What a tier holds, and what that costs a month."""
+
+    tier: str
+    price_per_gb_month: float = 0.0
+    cost_per_month: float = 0.0
+
+
+class TableTiers(_Said, frozen=True, rename="camel", kw_only=True):
+    """Where the files of a table are."""
+
+    namespace: str
+    table: str
+    warm: TierHeld = TierHeld()
+    cold: TierHeld = TierHeld()
+
+
+class TierList(_Said, frozen=True, rename="camel", kw_only=True):
+    """All tiers, and what each table has in them."""
+
+    tiers: list[TierFigures] = []
+    tables: list[TableTiers] = []
+    archive_after_days: int = 0
+    cold_location: str = ""
+
+
+class Job(_Said, frozen=True, rename="camel", kw_only=True):
+    """Upkeep that was asked for: how far it is."""
+
+    job_id: str
+    table: str = ""
+    state: str = ""
+    reason: str = ""
+    pieces_done: int = 0
+    pieces_total: int = 0
+
+
+class Changed(_Said, frozen=True, rename="camel", kw_only=True):
+    """What a change of settings did: in effect, waiting for a restart, or overruled, with what by."""
+
+    applied: list[str] = []
+    needs_restart: list[str] = []
+    overruled: dict[str, str] = {}
 
 
 class TablePage(_Said, frozen=True, rename="camel", kw_only=True):

@@ -58,6 +58,7 @@ from dolake.client.http import Http
 from dolake.client.lookups import SILENCE_MAX_S, TIMEOUT_S, LookingUp
 from dolake.client.results import QueryResult, joined
 from dolake.client.subscribing import ChangeBatch, Since, Wanted, batches, start_of, texts
+from dolake.client.tiering import Tiering
 from dolake.positions import START, Position
 
 QUERY_ID = "X-DoLake-Query-Id"
@@ -70,7 +71,7 @@ GRACE_S = 30.0
 Emptied = TypeVar("Emptied", Replay, Drop)
 
 
-class Reading(LookingUp, Forgetting):
+class Reading(LookingUp, Forgetting, Tiering):
     """What a client can ask. Without `async with` each call makes a connection of its own."""
 
     def __init__(self, http: Http, *, read_your_writes: bool) -> None:

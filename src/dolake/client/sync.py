@@ -115,6 +115,9 @@ class Reading:
     list_quarantine = _waiting(aio.LakeClient.list_quarantine)
     replay_quarantine = _waiting(aio.LakeClient.replay_quarantine)
     drop_quarantine = _waiting(aio.LakeClient.drop_quarantine)
+    tiers = _waiting(aio.LakeClient.tiers)
+    move = _waiting(aio.LakeClient.move)
+    configure_storage = _waiting(aio.LakeClient.configure_storage)
     status = _waiting(aio.LakeClient.status)
     health = _waiting(aio.LakeClient.health)
 
@@ -128,6 +131,11 @@ class Reading:
         for batch in self._batches(*args, **kwargs):
             yield ChangeBatch(batch.events, batch.token, batch.position, batch.start, self, batch)
 
+    @property
+    def storage(self) -> Storage:
+        """`lake.storage.configure(l3=...)`: configure_storage() under another name."""
+        return Storage(self)
+
     @contextmanager
     def _reading_loop(self) -> Iterator[asyncio.AbstractEventLoop]:
         if self._loop is not None:
@@ -138,6 +146,13 @@ class Reading:
                 yield loop
             finally:
                 _stop_loop(loop, thread)
+
+
+class Storage:
+    """The lake's storage, as far as a client can change it."""
+
+    def __init__(self, client: Reading) -> None:
+        self.configure = client.configure_storage
 
 
 def http_of(client: Reading) -> Http:

@@ -6,7 +6,7 @@ those of Iceberg's own transforms. Promise: each row is in one piece, and a piec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import quote
@@ -268,7 +268,7 @@ def mark_of(entry: Mapping[str, Any]) -> Json:
     return {"spec-id": entry["spec-id"], "partition": entry["partition"]}
 
 
-def folder_of(location: str, path: str) -> str:
-    """The folder of a data file inside the table's data; none where it is elsewhere."""
-    data = f"{location}/data/"
-    return path.removeprefix(data).rpartition("/")[0] if path.startswith(data) else ""
+def folder_of(locations: Iterable[str], path: str) -> str:
+    """The folder of a data file inside the table's data, in whichever of its places; none where it is elsewhere."""
+    data = next((data for location in locations if path.startswith(data := f"{location}/data/")), None)
+    return path.removeprefix(data).rpartition("/")[0] if data else ""

@@ -1,6 +1,7 @@
 """Compact some data files of a table beside a running stream: read and write without hurry, land in an instant.
 
-From maintenance.py, piece by piece; to rewriting.py in one of Spark's workers. Promise: a piece always lands, however
+From maintenance.py, piece by piece; to rewriting.py in one of Spark's workers. A move to another tier is the same with
+another place for the new files. Promise: a piece always lands, however
 busy the table: what publishes deleted meanwhile is deleted in the new files by the same commit. Publishes wait for the
 landing alone, which costs what has changed and not what was compacted. After a crash at any point the table is as it
 was, or as it should be.
@@ -30,6 +31,8 @@ from dolake.pipeline.publish import Publisher, sync_manifests
 from dolake.pipeline.rewriting import Moves, RewriteJob, Rewritten, rewrite
 from dolake.pipeline.sourcetables import SourceTable, brief
 from dolake.pipeline.staging import run_jobs
+from dolake.pipeline.store import store
+from dolake.tables.tiers import Tier
 
 Json = dict[str, Any]
 _NONE: Positions = np.empty(0, np.uint32)
@@ -53,6 +56,8 @@ class _Piece:
 
     source: SourceTable
     is_state: bool
+    location: str
+    """Where the new files go."""
     token: str
     old: dict[str, Positions]
     entries: list[Json]
@@ -64,20 +69,24 @@ class Compactor:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
 
-    def compact(self, name: str, paths: Iterable[str], *, is_state: bool, target_bytes: int) -> Compacted:
+    def compact(
+        self, name: str, paths: Iterable[str], *, is_state: bool, target_bytes: int, to: Tier | None = None
+    ) -> Compacted:
         """Write these data files of a source's state, or of its changes, as few as the target allows.
 
-        Conflict when the files are not there any more: somebody else was faster, and nothing has happened.
+        They stay in their tier, or go to another one. Conflict when the files are not there any more: somebody else was
+        faster, and nothing has happened.
         """
         with self._publisher.in_flight.one():
-            return self._compact(name, list(paths), is_state=is_state, target_bytes=target_bytes)
+            return self._compact(name, list(paths), is_state=is_state, target_bytes=target_bytes, to=to)
 
-    def _compact(self, name: str, paths: list[str], *, is_state: bool, target_bytes: int) -> Compacted:
+    def _compact(self, name: str, paths: list[str], *, is_state: bool, target_bytes: int, to: Tier | None) -> Compacted:
         publisher = self._publisher
         with publisher.turns:
-            piece = self._begin(name, paths, is_state=is_state)
+            piece = self._begin(name, paths, is_state=is_state, to=to)
         moved: Moved | None = None
         try:
+            store().make_folder(f"{piece.location}/data")
             job = self._job(piece, target_bytes)
             rewritten: Rewritten = next(run_jobs(publisher.spark, rewrite, [job]))
             reach("rewritten")
@@ -123,7 +132,7 @@ class Compactor:
             land(publisher, [change], index, partial(_relabel, index), after)
             return True
 
-    def _begin(self, name: str, paths: list[str], *, is_state: bool) -> _Piece:
+    def _begin(self, name: str, paths: list[str], *, is_state: bool, to: Tier | None) -> _Piece:
         self._publisher.look_if_uncertain()
         source = self._publisher.tables.find(name)
         files = {} if source is None else source.files if is_state else source.changes_files
@@ -131,16 +140,18 @@ class Compactor:
         if source is None or is_altering or any(path not in files or path in source.busy for path in paths):
             raise Conflict(f"files of {name} are not there any more", hint="they were merged or removed meanwhile")
         assert len({partition_of(files[path]) for path in paths}) == 1, "files of one partition become one"
+        table = source.state if is_state else source.changes
+        location = source.tiers.folder(table.location, to or source.tiers.of(paths[0]))
         source.busy.update(paths)
         old = {path: source.deletes.of(path) if is_state else _NONE for path in paths}
-        token = f"compacted-{uuid.uuid4().hex[:12]}"
-        return _Piece(source, is_state, token, old, [files[path] for path in paths])
+        token = f"{'moved' if to else 'compacted'}-{uuid.uuid4().hex[:12]}"
+        return _Piece(source, is_state, location, token, old, [files[path] for path in paths])
 
     def _job(self, piece: _Piece, target_bytes: int) -> RewriteJob:
         table = piece.source.state if piece.is_state else piece.source.changes
         return RewriteJob(
             schema=table.schema,
-            location=table.location,
+            location=piece.location,
             files=piece.old,
             options=self._publisher.options.of(piece.source.rules.layout),
             target_bytes=target_bytes,
@@ -164,6 +175,7 @@ class Compactor:
             add_deletes=list(plan.add.values()),
             remove_deletes=plan.remove,
             is_rewrite=True,
+            place=piece.location,
         )
         index = source.index if moved else None
 
@@ -208,7 +220,7 @@ class Compactor:
     def _remove(self, piece: _Piece) -> None:
         table = piece.source.state if piece.is_state else piece.source.changes
         with contextlib.suppress(OSError):
-            remove_files(table.location, piece.token)
+            remove_files(piece.source.tiers.folders(table.location), piece.token)
 
 
 def land(

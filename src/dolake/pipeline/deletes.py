@@ -46,8 +46,10 @@ def union(known: Positions, more: Positions) -> Positions:
 class DeleteFiles:
     """The delete files of one table by the data file that they name."""
 
-    def __init__(self, location: str, entries: Mapping[str, Sequence[Json]]) -> None:
+    def __init__(self, location: str, entries: Mapping[str, Sequence[Json]], cold: str = "") -> None:
         self._location = location
+        self._places = (location, cold) if cold else (location,)
+        """Where data files are. Delete files are all in the first one, because they are replaced again and again."""
         self._entries = {path: list(found) for path, found in entries.items() if found}
         self._positions: OrderedDict[str, Positions] = OrderedDict()
         self._cached = 0
@@ -65,7 +67,7 @@ class DeleteFiles:
         """
         merged = {path: union(self._known(path), positions) for path, positions in gone.items()}
         with ThreadPoolExecutor(_WRITERS) as threads:
-            targets = [new_file(self._location, token, folder_of(self._location, path)) for path in merged]
+            targets = [new_file(self._location, token, folder_of(self._places, path)) for path in merged]
             marks = [mark_of(files[path]) if path in files else {} for path in merged]
             written = threads.map(write_deletes, merged, merged.values(), targets, marks)
             add = dict(zip(merged, written, strict=True))

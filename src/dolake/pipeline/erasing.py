@@ -101,9 +101,10 @@ class Eraser:
             tell()
 
     def files(self, location: str) -> list[str]:
-        """All data files in a table's folder, whether a snapshot names them or not."""
+        """All data files in a table's folders, warm and cold, whether a snapshot names them or not."""
         storage = store()
-        found = storage.list(f"{storage.resolve(location)}/data")
+        folders = map(storage.resolve, self._publisher.tables.tiers.folders(location))
+        found = (file for folder in folders for file in storage.list(f"{folder}/data"))
         return [file.location for file in found if file.location.endswith(".parquet")]
 
     def held(self, paths: Sequence[str], wanted: Wanted, tell: Tell) -> list[str]:
@@ -170,7 +171,8 @@ class Eraser:
         metadata = self._metadata(table)
         if OURS not in metadata.get("properties", {}):
             return  # in the folder of a table that somebody else made there may be files of others
-        found: list[Found] = self.one(find_garbage, GarbageJob(metadata["location"], metadata))
+        folders = self._publisher.tables.tiers.folders(metadata["location"])
+        found: list[Found] = self.one(find_garbage, GarbageJob(*folders, metadata))
         waiting = Waiting(self._folder / f"{metadata['table-uuid']}.json")
         if is_patient:
             waiting.look(found, grace_s=float("inf"), in_flight_since_s=since_s)

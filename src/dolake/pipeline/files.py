@@ -154,10 +154,10 @@ def remove_file(location: str) -> None:
     store().delete(location)
 
 
-def remove_files(location: str, token: str) -> None:
+def remove_files(locations: tuple[str, ...], token: str) -> None:
     """Remove what a try that failed has left: the disk may be full. A store never is, and there the upkeep does it."""
     if is_local():
-        for file in store().list(f"{location}/data"):
+        for file in (file for location in locations for file in store().list(f"{location}/data")):
             if file.location.rpartition("/")[2].startswith(f"{token}-"):
                 store().delete(file.location)
 

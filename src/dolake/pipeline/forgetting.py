@@ -166,8 +166,7 @@ class Forgetter:
                 raise  # the files may be part of the table
             except BaseException:
                 with contextlib.suppress(OSError):
-                    remove_files(source.changes.location, work.token)
-                    remove_files(source.state.location, work.token)
+                    remove_files((source.changes.location, source.state.location), work.token)
                 raise
             finally:
                 source.busy.difference_update(work.seen)

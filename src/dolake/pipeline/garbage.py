@@ -18,21 +18,23 @@ from typing import Any
 import msgspec
 
 from dolake.catalog.named_files import named_files
-from dolake.errors import Damaged
+from dolake.errors import Damaged, Unavailable
 from dolake.pipeline.store import store
+from dolake.storage.base import Storage, StoredFile
 from dolake.storage.local import sync_path
 
 Json = dict[str, Any]
 _FOLDERS = ("data", "metadata")
 _HINT = "version-hint.text"
-_OUR_DATA = re.compile(r"(\d+|compacted|retyped|forgotten)-[0-9a-f]{12}-[0-9a-f-]{36}\.parquet")
+_OUR_DATA = re.compile(r"(\d+|compacted|moved|retyped|forgotten)-[0-9a-f]{12}-[0-9a-f-]{36}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class GarbageJob:
-    """A table's folder, and the metadata that names its files."""
+    """A table's folder, where its cold files are, and the metadata that names all of them."""
 
     location: str
+    cold: str
     metadata: Json
 
 
@@ -48,18 +50,29 @@ class Found:
 def find_garbage(job: GarbageJob) -> list[Found]:
     """Damaged when a file that the table names is not there: then we do not know what we see, and nothing may go."""
     storage = store()
-    root = storage.resolve(job.location)
+    root, cold = storage.resolve(job.location), storage.resolve(job.cold)
     described = set(map(storage.resolve, _metadata_files(job.metadata)))
     needed = set(map(storage.resolve, named_files(job.metadata, storage)))
-    files = (file for name in _FOLDERS for file in storage.list(f"{root}/{name}"))
+    files = [file for name in _FOLDERS for file in storage.list(f"{root}/{name}")]
+    files += _cold_files(storage, cold, is_needed=any(each.startswith(f"{cold}/") for each in needed))
     listed = {file.location: file for file in files if not file.location.endswith(f"/{_HINT}")}
-    if lost := {each for each in needed if each.startswith(f"{root}/")} - listed.keys():
+    if lost := {each for each in needed if each.startswith((f"{root}/", f"{cold}/"))} - listed.keys():
         raise Damaged(
             f"{job.location} lacks {len(lost)} files that the table names, such as {_name_of(min(lost))}",
             hint="nothing was removed; restore the files, then look again",
         )
     unnamed = (listed[each] for each in listed.keys() - needed - described if _is_ours(each))
     return [Found(file.location, file.modified_ms / 1000, file.size) for file in unnamed]
+
+
+def _cold_files(storage: Storage, cold: str, *, is_needed: bool) -> list[StoredFile]:
+    """Keys of a store may be for the warehouse alone; who never moved anything need not know that."""
+    try:
+        return list(storage.list(f"{cold}/data"))
+    except Unavailable:
+        if is_needed:
+            raise
+        return []
 
 
 def _is_ours(location: str) -> bool:

@@ -88,6 +88,8 @@ class TableChange:
     """The same files in fewer manifests, and nothing else."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """What the table says of itself from now on."""
+    place: str = ""
+    """Where new files are, if not in the table's own folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,12 +521,12 @@ def _set_properties(update: Any, properties: Mapping[str, str]) -> None:
 
 
 def _folders_of(change: TableChange) -> frozenset[str]:
-    """Those of new files, and all above them in the table's data."""
-    data = f"{change.table.location}/data"
-    found = set()
+    """Those of new files, and all above them in the table's data, in whichever place that is."""
+    roots = tuple(f"{place}/data/" for place in (change.table.location, change.place) if place)
+    found: set[str] = set()
     for entry in (*change.add_rows, *change.add_deletes):
         folder = entry["file-path"].rpartition("/")[0]
-        while folder.startswith(f"{data}/") and folder not in found:
+        while f"{folder}/".startswith(roots) and folder not in found:
             found.add(folder)
             folder = folder.rpartition("/")[0]
     return frozenset(found)

@@ -23,8 +23,9 @@ from dolake.settings import (
 )
 from dolake.tables.maintenance import Rules
 from dolake.tables.thinning import Steps
+from dolake.tables.tiers import Tier
 
-JobKind = Literal["files", "deletes", "manifests", "snapshots", "garbage", "columns"]
+JobKind = Literal["files", "deletes", "tiers", "manifests", "snapshots", "garbage", "columns"]
 JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 
@@ -68,6 +69,7 @@ class Sections(Struct, frozen=True):
                 count_max=maintenance.snapshots_max,
             ),
             memory_max_bytes=maintenance.memory_max_bytes,
+            move_size_max_bytes=maintenance.move_size_max_bytes,
         )
 
 
@@ -101,7 +103,9 @@ class Maintain(Struct, frozen=True, tag="maintain"):
     kinds: tuple[JobKind, ...] = ()
     """None means all."""
     partitions: tuple[str, ...] = ()
-    """Compact in these alone, such as `dt=2024-01-15`."""
+    """Compact or move these alone, such as `dt=2024-01-15`."""
+    to: Tier | None = None
+    """Move there; None means what is old enough for the cold tier."""
 
 
 class Forget(Struct, frozen=True, tag="forget"):
@@ -217,6 +221,8 @@ class JobReport(Struct, frozen=True, tag="job"):
     snapshots_expired: int = 0
     files_removed: int = 0
     bytes_removed: int = 0
+    files_moved: int = 0
+    bytes_moved: int = 0
     waited_ms: int = 0
     """How long publishes were held up, at most in one piece."""
     forgotten: Forgotten | None = None

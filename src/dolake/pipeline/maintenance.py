@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,18 @@ from dolake.pipeline.publish import Publisher
 from dolake.pipeline.retyping import Retyper
 from dolake.pipeline.sourcetables import SourceTable
 from dolake.pipeline.staging import Inexact, run_jobs
+from dolake.settings.tables import archive_after_days
+from dolake.storage.restored import Restored
 from dolake.tables.layout import OURS, table_names
-from dolake.tables.maintenance import Candidate, FileFacts, TableFacts, candidates
+from dolake.tables.maintenance import Candidate, FileFacts, TableFacts, candidates, moves_due, moves_to
 from dolake.tables.thinning import History, snapshots_to_remove
+from dolake.tables.tiers import COLD, WARM, Tier, Tiers
 
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 _COMPACTING: tuple[JobKind, ...] = ("deletes", "files")
-_ALL: tuple[JobKind, ...] = ("columns", *_COMPACTING, "manifests", "snapshots", "garbage")
+_ALL: tuple[JobKind, ...] = ("columns", "tiers", *_COMPACTING, "manifests", "snapshots", "garbage")
 _SNAPSHOTS_EVERY_MIN, _SNAPSHOTS_EVERY_MAX = 10, 100
 """Publishes of a table after which its snapshots are counted: between two looks there are not many too many."""
 _ROUNDS_MAX = 3
@@ -65,7 +68,9 @@ class _Job:
     report: JobReport
     started_s: float
     partitions: tuple[str, ...] = ()
-    """What is compacted, where that is not all."""
+    """What is compacted or moved, where that is not all."""
+    to: Tier | None = None
+    """Where to, of a move that somebody asked for."""
 
 
 class Upkeep:
@@ -164,7 +169,7 @@ class Upkeep:
         """One job over all that was asked for."""
         shown = order.tables[0] if len(order.tables) == 1 else f"{len(order.tables)} tables"
         job = self._begin(order.job_id, "maintain", shown, "asked for")
-        job.partitions = order.partitions
+        job.partitions, job.to = order.partitions, order.to
         self._given_up.clear()
         with self._ending(job):
             failures = [
@@ -200,6 +205,8 @@ class Upkeep:
         match kind:
             case "files" | "deletes":
                 self._compact(job, name, kind, is_urgent=is_urgent)
+            case "tiers":
+                self._move(job, name)
             case "columns":
                 self._retype(job, name)
             case "manifests":
@@ -243,8 +250,7 @@ class Upkeep:
 
     def _compact_piece(self, job: _Job, name: str, candidate: Candidate, *, is_state: bool) -> bool:
         """False when a publish has merged some of these files meanwhile: then something else is due."""
-        layout = self._publisher.tables.rules.of(name).layout
-        target_bytes = layout.target_file_size_bytes or self._settings.compaction.target_file_size_bytes
+        target_bytes = self._target_bytes(name)
         try:
             done = self._compactor.compact(name, candidate.paths, is_state=is_state, target_bytes=target_bytes)
         except Conflict:
@@ -263,6 +269,77 @@ class Upkeep:
             bytes_after=job.report.bytes_after + done.bytes_after,
             rows_dropped=job.report.rows_dropped + done.rows_dropped,
             waited_ms=max(job.report.waited_ms, done.waited_ms),
+        )
+        return True
+
+    def _target_bytes(self, name: str) -> int:
+        layout = self._publisher.tables.rules.of(name).layout
+        return layout.target_file_size_bytes or self._settings.compaction.target_file_size_bytes
+
+    # --- to another tier ---------------------------------------------------------------------------------------------
+
+    def _move(self, job: _Job, name: str) -> None:
+        """Partition by partition. One is looked at anew when a publish has merged some of its files meanwhile."""
+        by_partition: dict[str, list[Candidate]] = {}
+        for piece in self._moves(job, name):
+            by_partition.setdefault(piece.partition, []).append(piece)
+        self._update(job, pieces_total=job.report.pieces_total + len(by_partition))
+        for partition, pieces in by_partition.items():
+            for _ in range(_ROUNDS_MAX):
+                if all(self._move_piece(job, name, piece) for piece in pieces):
+                    break
+                pieces = self._moves(job, name, partition)
+            self._update(job, pieces_done=job.report.pieces_done + 1)
+
+    def _moves(self, job: _Job, name: str, partition: str | None = None) -> list[Candidate]:
+        """What is old enough, or what somebody wants to be elsewhere; of one partition, or of all."""
+        with self._publisher.turns:
+            self._publisher.look_if_uncertain()
+            source = self._publisher.tables.find(name)
+            facts = self._tier_facts(source, job.partitions, partition) if source else None
+        if facts is None:
+            return []
+        if job.to == WARM or (job.to and job.partitions):
+            return moves_to(facts, self._settings.rules, job.to)
+        return moves_due(facts, self._settings.rules, archive_after_days(self._settings.lake, name), _now_ms())
+
+    def _tier_facts(self, source: SourceTable, partitions: tuple[str, ...], only: str | None) -> TableFacts:
+        """Of the state, whose partitions alone can be old. What was moved back for a while counts as young."""
+        restored, days, now_ms = self._restored(source), self._settings.maintenance.restored_days, _now_ms()
+        ((facts, _), *_) = _facts(source, partitions)
+        files = [file for file in facts.files if only is None or file.partition == only]
+        ended_ms: dict[str, int | None] = {}
+        for file in files:
+            if file.partition not in ended_ms:
+                stays = restored.stays(source.partition_name(file.path), days, now_ms)
+                ended_ms[file.partition] = None if stays else source.ended_ms(file.path)
+        return replace(facts, files=[replace(file, ended_ms=ended_ms[file.partition]) for file in files])
+
+    def _restored(self, source: SourceTable) -> Restored:
+        return Restored(self._folder.parent, source.state.uuid)
+
+    def _move_piece(self, job: _Job, name: str, candidate: Candidate) -> bool:
+        """False when a publish has merged some of these files meanwhile."""
+        to = job.to or COLD
+        if job.to:
+            with self._publisher.turns:
+                source = self._publisher.tables.find(name)
+                if source and candidate.paths[0] in source.files:
+                    self._restored(source).note(source.partition_name(candidate.paths[0]), to, _now_ms())
+        try:
+            done = self._compactor.compact(
+                name, candidate.paths, is_state=True, target_bytes=self._target_bytes(name), to=to
+            )
+        except Conflict:
+            return False
+        report = job.report
+        self._update(
+            job,
+            reason=candidate.reason,
+            files_moved=report.files_moved + done.files_after,
+            bytes_moved=report.bytes_moved + done.bytes_after,
+            rows_dropped=report.rows_dropped + done.rows_dropped,
+            waited_ms=max(report.waited_ms, done.waited_ms),
         )
         return True
 
@@ -328,7 +405,7 @@ class Upkeep:
             metadata = self._publisher.http.metadata(full_name)
             if metadata is None or OURS not in metadata.get("properties", {}):
                 continue  # in the folder of a table that somebody else made there may be files of others
-            task = GarbageJob(metadata["location"], metadata)
+            task = GarbageJob(*self._publisher.tables.tiers.folders(metadata["location"]), metadata)
             found = next(run_jobs(self._publisher.spark, find_garbage, [task]))
             waiting = Waiting(self._folder / f"{metadata['table-uuid']}.json")
             due = waiting.look(found, grace_s=grace_s, in_flight_since_s=since_s)
@@ -425,13 +502,15 @@ def _facts(source: SourceTable, partitions: tuple[str, ...] = ()) -> Iterator[tu
     With names of partitions: what is in these, and so nothing of the changes, which have none.
     """
     live = source.live_rows()
-    state = [_file_facts(file, live[path]) for path, file in source.files.items() if path not in source.busy]
+    state = [
+        _file_facts(file, live[path], source.tiers) for path, file in source.files.items() if path not in source.busy
+    ]
     if partitions:
         state = [file for file in state if source.is_in(file.path, partitions)]
         yield TableFacts(".".join(source.state.name), state), True
         return
     changes = [
-        _file_facts(file, file["record-count"])
+        _file_facts(file, file["record-count"], source.tiers)
         for path, file in source.changes_files.items()
         if path not in source.busy
     ]
@@ -439,9 +518,9 @@ def _facts(source: SourceTable, partitions: tuple[str, ...] = ()) -> Iterator[tu
     yield TableFacts(".".join(source.changes.name), changes), False
 
 
-def _file_facts(file: Json, live: int) -> FileFacts:
-    rows = file["record-count"]
-    return FileFacts(file["file-path"], file["file-size-in-bytes"], rows, rows - live, partition_of(file))
+def _file_facts(file: Json, live: int, tiers: Tiers) -> FileFacts:
+    rows, path = file["record-count"], file["file-path"]
+    return FileFacts(path, file["file-size-in-bytes"], rows, rows - live, partition_of(file), tiers.of(path))
 
 
 def _log_mistake(error: Exception) -> None:

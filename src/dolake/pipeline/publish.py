@@ -31,7 +31,7 @@ from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, rest_opt
 from dolake.pipeline.link import Published, Sections, Start, TableReport
 from dolake.pipeline.sourcetables import SourceTables, brief
 from dolake.pipeline.staging import Inexact, StagedTable, Staging, Steps, run_jobs
-from dolake.pipeline.store import is_local, store
+from dolake.pipeline.store import is_local, store, tiers_of
 from dolake.pipeline.turns import InFlight, Turns
 from dolake.positions import Position
 from dolake.settings.tables import lake_rules
@@ -75,6 +75,7 @@ class Publisher:
             lake_rules(lake),
             has_source_in_key=lake.key_scope == "source",
             http=self.http,
+            tiers=tiers_of(start.home, lake),
         )
         self._staging = Staging(context, self.tables, start.journal)
         self.follow(start.settings)

@@ -28,6 +28,7 @@ from dolake.pipeline.publish import Publisher
 from dolake.pipeline.rewriting import RewriteJob, rewrite
 from dolake.pipeline.sourcetables import SourceTable
 from dolake.pipeline.staging import NO_TARGET, Inexact, run_jobs
+from dolake.tables.tiers import COLD
 
 Json = dict[str, Any]
 _NONE: Positions = np.empty(0, np.uint32)
@@ -160,7 +161,7 @@ class Retyper:
         path = entry["file-path"]
         return RewriteJob(
             schema=table.schema,
-            location=table.location,
+            location=work.source.tiers.folder(table.location, work.source.tiers.of(path)),
             files={path: _NONE},
             options=self._publisher.options.of(work.source.rules.layout),
             target_bytes=NO_TARGET,
@@ -168,7 +169,7 @@ class Retyper:
             has_keys=False,
             ids_before=work.ids[is_state],
             lifted=tuple(work.types),
-            folder=folder_of(table.location, path),
+            folder=folder_of(work.source.tiers.folders(table.location), path),
             mark=mark_of(entry),
         )
 
@@ -199,12 +200,14 @@ class Retyper:
             add_deletes=list(plan.add.values()),
             remove_deletes=plan.remove,
             is_rewrite=bool(files),
+            place=source.tiers.folder(work.state.location, COLD),
         )
         changes = TableChange(
             work.changes,
             add_rows=[work.files[old] for old in source.changes_files],
             remove_rows=list(source.changes_files.values()),
             is_rewrite=bool(source.changes_files),
+            place=source.tiers.folder(work.changes.location, COLD),
         )
 
         def stage(snapshot_id: int) -> None:
@@ -219,7 +222,7 @@ class Retyper:
     def _remove(self, work: _Work) -> None:
         for table in (work.state, work.changes):
             with contextlib.suppress(OSError):
-                remove_files(table.location, work.token)
+                remove_files(work.source.tiers.folders(table.location), work.token)
 
 
 def _size(entries: Iterable[Mapping[str, Any]]) -> int:

@@ -31,6 +31,8 @@ from dolake.tables.ordering import order_fields, sort_keys
 from dolake.tables.partitions import UNPARTITIONED, fitted, parse_partition_words, spec_changes
 from dolake.tables.rules import LakeRules, TableRules
 from dolake.tables.schema import Seen, grow, grown
+from dolake.tables.tiers import COLD, WARM, Tiers, partition_end_ms
+from dolake.tables.transforms import kinds_of
 from dolake.tables.types import Columns, can_be_added, column_name
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,8 @@ class SourceTable:
     """The state's data files by path, as a commit names them."""
     changes_files: dict[str, Json]
     rules: TableRules
+    tiers: Tiers
+    """Where files are that are not old, and where those are that are."""
     rebuild: Rebuild | None = None
     """What the next publish writes anew, because columns get another type."""
     exact: frozenset[str] = frozenset()
@@ -129,7 +133,12 @@ class SourceTable:
         return frozenset(column.name for column in columns) - self.exact - self.state.pinned_columns
 
     def to_merge(self, live: Mapping[str, int]) -> list[list[str]]:
-        """Groups of data files that a publish writes as one each; `live` are rows that are current after it."""
+        """Groups of data files that a publish writes as one each; `live` are rows that are current after it.
+
+        What is cold stays so, as long as there is a row in it.
+        """
+        if not self.rebuild:
+            live = {path: rows for path, rows in live.items() if not rows or self.tiers.of(path) == WARM}
         partitions = {path: partition_of(self.files[path]) for path in live} if self.state.has_partitions else {}
         if self.rebuild:
             groups: dict[str, list[str]] = {}
@@ -143,17 +152,30 @@ class SourceTable:
 
     def is_in(self, path: str, partitions: Iterable[str]) -> bool:
         """Whether a data file is in one of these partitions, such as `dt=2024-01-15`, or in a part of one."""
-        specs = {spec["spec-id"]: spec for spec in self.state.specs}
-        name = name_of(self.files[path], specs)
+        name = self.partition_name(path)
         parts = set(name.split("/"))
         return any(name == each or parts.issuperset(each.split("/")) for each in partitions)
+
+    def partition_name(self, path: str) -> str:
+        """Of the partition that a data file of the state is in, such as `dt=2024-01-15`."""
+        return name_of(self.files[path], {spec["spec-id"]: spec for spec in self.state.specs})
+
+    def ended_ms(self, path: str) -> int | None:
+        """When the time was over that this data file's partition is for."""
+        entry = self.files[path]
+        spec = next(spec for spec in self.state.specs if spec["spec-id"] == entry["spec-id"])
+        if not entry["partition"]:
+            return None
+        kinds = kinds_of(json.loads(self.state.schema))
+        values = zip(spec["fields"], entry["partition"], strict=True)
+        return partition_end_ms((each["transform"], kinds.get(each["source-id"], ""), value) for each, value in values)
 
     def place_of(self, path: str) -> dict[str, Any]:
         """What a rewrite says of new files of the same partition as this data file."""
         if self.arrangement.is_plain and not self.state.has_partitions:
             return {}
         return {
-            "folder": folder_of(self.state.location, path),
+            "folder": folder_of(self.tiers.folders(self.state.location), path),
             "mark": mark_of(self.files[path]),
             "sort": self.arrangement.sort,
             "sort_order_id": self.arrangement.sort_order_id,
@@ -185,9 +207,10 @@ class SourceTables:
         *,
         has_source_in_key: bool,
         http: CatalogHttp,
+        tiers: Tiers,
     ) -> None:
         self._iceberg, self._folder, self._run, self._http = iceberg, folder, run, http
-        self._rules = rules
+        self._rules, self.tiers = rules, tiers
         self._exact: dict[str, frozenset[str]] = {}
         self.has_source_in_key = has_source_in_key
         self._known: dict[str, SourceTable] = {}
@@ -419,7 +442,8 @@ class SourceTables:
         columns = layout.columns_of(json.loads(state.schema))
         found = list(self._iceberg.files(state))
         files = {data["file-path"]: brief(data) for data, _ in found}
-        deletes = DeleteFiles(state.location, {data["file-path"]: entries for data, entries in found})
+        cold = self.tiers.folder(state.location, COLD)
+        deletes = DeleteFiles(state.location, {data["file-path"]: entries for data, entries in found}, cold)
         folder = self._folder / state.uuid
         try:
             index = KeyIndex.open(folder, state.snapshot_id, is_verified=folder not in self._verified)
@@ -432,7 +456,7 @@ class SourceTables:
         exact = self._exact.get(name, frozenset())
         rules = self._rules.of(name)
         found_table = SourceTable(
-            name, state, changes, columns, index, deletes, files, changes_files, rules, exact=exact
+            name, state, changes, columns, index, deletes, files, changes_files, rules, self.tiers, exact=exact
         )
         self._arrange(found_table)
         return found_table

@@ -138,8 +138,7 @@ class Staging:
         for name in filter(self._tables.rules.takes, cut.tables):
             with contextlib.suppress(DoLakeError, OSError):
                 if found := self._tables.find(name):
-                    remove_files(found.state.location, self._token)
-                    remove_files(found.changes.location, self._token)
+                    remove_files((found.state.location, found.changes.location), self._token)
 
     def _write_slices(self, cut: Cut, steps: Steps) -> list[dict[str, Staged]]:
         """Ask the workers, give the tables the columns that they lack, and ask again for those tables.

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dolake.settings import DoLakeConfig
 from dolake.storage.base import Storage
 from dolake.storage.local import LocalStorage
-from dolake.storage.opening import Place, open_store
+from dolake.storage.opening import Place, open_storage, open_store
+from dolake.tables.tiers import Tiers
 
 _place = Place()
 
@@ -30,6 +32,11 @@ def store() -> Storage:
 
 def is_local() -> bool:
     return _place.is_local
+
+
+def tiers_of(home: str, lake: DoLakeConfig) -> Tiers:
+    """The lake's two places. The storage of this process knows all of this machine's files, and so not which."""
+    return open_storage(Path(home), lake, _place).tiers if _place.is_local else store().tiers
 
 
 @functools.lru_cache(maxsize=1)

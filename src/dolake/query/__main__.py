@@ -38,7 +38,9 @@ from dolake.query.watch import Watch
 from dolake.query.worker import Worker, listening
 from dolake.settings.tables import lake_rules
 from dolake.storage.duck import duck_store
+from dolake.storage.local import path_of
 from dolake.storage.opening import open_storage, place_of
+from dolake.tables.tiers import Tiers
 from dolake.telemetry import start_logging
 
 logger = logging.getLogger("dolake.query")
@@ -126,16 +128,17 @@ def open_parts(home: Path, settings: Sections, watch: Watch) -> tuple[Parts, Lak
     spark: SparkEngine | None = None
     if place.is_local:  # in a store Spark would need a way of its own to files that no catalog names
         spark = SparkEngine(scratch, settings.pipeline, query.spark_memory_bytes, query.spark_idle_ms)
-    folders = _folders(home, settings) if place.is_local else []
+    folders = _folders(home, settings, storage.tiers) if place.is_local else []
     store = duck_store(storage)
     watch.store_s = store.patience_s if store else 0.0
     engine = Engine(query, folders, scratch, watch, store)
-    return Parts(reader, engine, Planner(StorageIO(storage)), spark), reader
+    return Parts(reader, engine, Planner(StorageIO(storage), storage.tiers), spark), reader
 
 
-def _folders(home: Path, settings: Sections) -> list[Path]:
+def _folders(home: Path, settings: Sections, tiers: Tiers) -> list[Path]:
     """Where DuckDB may read."""
-    return [path.resolve() for path in (home / settings.lake.r2_base_path, *map(Path, settings.catalog.location_roots))]
+    roots = map(Path, settings.catalog.location_roots)
+    return [path.resolve() for path in (home / settings.lake.r2_base_path, path_of(tiers.cold), *roots)]
 
 
 def warm_up(parts: Parts) -> None:

@@ -25,6 +25,7 @@ from pyiceberg.types import PrimitiveType
 from dolake.query.lake import LakeTable
 from dolake.query.pruning import partition_check
 from dolake.tables.schema import timestamp_us
+from dolake.tables.tiers import WARM, Tier, Tiers
 from dolake.tables.transforms import PartitionNames
 
 Json = dict[str, Any]
@@ -50,6 +51,7 @@ class PlannedFile:
     byte_count: int
     row_count: int
     partition: str
+    tier: Tier = WARM
     reason: str | None = None
 
 
@@ -90,7 +92,7 @@ class Manifests:
 
 
 def planned(
-    manifests: Manifests, table: LakeTable, snapshot: Json, conditions: Sequence[Condition]
+    manifests: Manifests, table: LakeTable, snapshot: Json, conditions: Sequence[Condition], tiers: Tiers | None = None
 ) -> list[PlannedFile]:
     """All data files of a snapshot, with the reason for those that need not be opened."""
     schema = Schema.model_validate(table.schema)
@@ -102,6 +104,7 @@ def planned(
             file.file_size_in_bytes,
             file.record_count,
             names.of(file.spec_id, _values_of(file)) if len(file.partition) else "",
+            tiers.of(file.file_path) if tiers else WARM,
             next((reason for check in checks if (reason := check(file))), None),
         )
         for file in manifests.files(snapshot)

@@ -22,8 +22,10 @@ from dolake.query.reader import View
 from dolake.query.relation import Relation
 from dolake.query.statement import Filter, ParameterRef, Reference
 from dolake.tables.layout import CHANGES_SUFFIX
+from dolake.tables.tiers import COLD, WARM, Tier, Tiers
 
-_REASONS_MAX = 1_000
+_FILES_MAX = 1_000
+"""A plan names so many files of each kind; its figures are of all."""
 _SNAPSHOTS_MAX = 64
 
 
@@ -84,8 +86,8 @@ class _KeptManifests(Manifests):
 class Planner:
     """Counts files, for the plan and for answers."""
 
-    def __init__(self, io: FileIO | None = None) -> None:
-        self._manifests = _KeptManifests(io)
+    def __init__(self, io: FileIO | None = None, tiers: Tiers | None = None) -> None:
+        self._manifests, self._tiers = _KeptManifests(io), tiers
 
     def reading_of(self, tables: Iterable[Table], params: Params) -> Reading:
         """What is read of all tables."""
@@ -104,7 +106,12 @@ class Planner:
             "files": {"kept": len(kept), "pruned": len(pruned)},
             "bytes": {"kept": _bytes_of(kept), "pruned": _bytes_of(pruned)},
             "partitions": {"kept": _partitions_of(kept), "pruned": _partitions_of(pruned)},
-            "reasons": [{"file": file.path, "reason": file.reason} for file in pruned[:_REASONS_MAX]],
+            "tiers": {tier: _tier_of(tier, kept) for tier in (WARM, COLD)},
+            "reads": [
+                {"file": file.path, "tier": file.tier, "bytes": file.byte_count, "partition": file.partition}
+                for file in kept[:_FILES_MAX]
+            ],
+            "reasons": [{"file": file.path, "tier": file.tier, "reason": file.reason} for file in pruned[:_FILES_MAX]],
             "tailRows": relation.tail_rows,
         }
 
@@ -113,7 +120,7 @@ class Planner:
         if found is None:
             return ()
         conditions = [each for filter_ in table.reference.filters if (each := _condition(filter_, params))]
-        return planned(self._manifests, *found, [*conditions, *table.conditions])
+        return planned(self._manifests, *found, [*conditions, *table.conditions], self._tiers)
 
 
 def _condition(filter_: Filter, params: Params) -> Condition | None:
@@ -129,6 +136,12 @@ def _value(value: Any, params: Params) -> Any:
     if not isinstance(value, ParameterRef):
         return value
     return params[value.name] if isinstance(params, Mapping) else params[int(value.name) - 1]
+
+
+def _tier_of(tier: Tier, kept: Sequence[PlannedFile]) -> dict[str, int]:
+    """What is read of a tier."""
+    inside = [file for file in kept if file.tier == tier]
+    return {"files": len(inside), "bytes": _bytes_of(inside)}
 
 
 def _bytes_of(files: Sequence[PlannedFile]) -> int:

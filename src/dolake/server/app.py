@@ -20,7 +20,7 @@ from dolake.catalog.rest import MethodNotAllowed, Unprocessable
 from dolake.errors import DoLakeError, Forbidden, InvalidInput, NotFound, RateLimited, Unauthorized, Unavailable
 from dolake.query import rest as query_rest
 from dolake.query import rows_rest
-from dolake.server import compaction, forgetting, freshness, limits, oauth, operations, quarantine_rest, tables
+from dolake.server import compaction, forgetting, freshness, limits, oauth, operations, quarantine_rest, tables, tiers
 from dolake.server.auth import BASE_PATH, DOORKEEPER, authenticate
 from dolake.server.door import Door, DoorRunner
 from dolake.server.lake import Lake
@@ -34,6 +34,7 @@ ROUTES = [
     *operations.ROUTES,
     *oauth.ROUTES,
     *compaction.ROUTES,
+    *tiers.ROUTES,
     *tables.ROUTES,
     *forgetting.ROUTES,
     *freshness.ROUTES,

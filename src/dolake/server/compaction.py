@@ -34,27 +34,27 @@ async def list_candidates(request: web.Request) -> web.Response:
     lake, query = request.app[LAKE], request.query
     catalog = lake.catalog
     tables = await catalog.run(checked_tables, catalog, query.get("namespace"), query.get("table"), grant_of(request))
-    found = await catalog.run(due, catalog, lake.settings.current, tables, lake.clock_ms())
+    found = await catalog.run(due, catalog, lake.settings.current, tables, lake.clock_ms(), lake.home.path)
     return json_response({"candidates": [candidate_json(each) for each in found]})
 
 
 async def run_job(request: web.Request) -> web.Response:
     """Do what is due in one table, a namespace or everywhere; answers at once with the job."""
-    lake, body = request.app[LAKE], await _body(request)
+    lake, body = request.app[LAKE], await body_of(request)
     if unknown := sorted(body.keys() - _RUN_KEYS):
         raise InvalidInput(f"unknown key {unknown[0]!r}", hint=f"there are {', '.join(sorted(_RUN_KEYS))}")
     partitions = checked_partitions(body.get("partitions"))
     kinds = checked_kinds(body["kinds"]) if "kinds" in body else ("files", "deletes")
     wanted = body.get("namespace"), body.get("table")
     tables = await lake.catalog.run(checked_tables, lake.catalog, *wanted, grant_of(request))
-    return json_response(job_json(_pipeline(lake).ask_upkeep(tables, kinds, partitions)), status=202)
+    return json_response(job_json(pipeline_of(lake).ask_upkeep(tables, kinds, partitions)), status=202)
 
 
 async def run_auto(request: web.Request) -> web.Response:
     """The look at all tables that is due every `compaction_interval_ms`, now."""
     lake = request.app[LAKE]
     tables = await lake.catalog.run(checked_tables, lake.catalog, None, None, grant_of(request))
-    return json_response(job_json(_pipeline(lake).ask_upkeep(tables)), status=202)
+    return json_response(job_json(pipeline_of(lake).ask_upkeep(tables)), status=202)
 
 
 async def compaction_metrics(request: web.Request) -> web.Response:
@@ -79,7 +79,7 @@ async def show_job(request: web.Request) -> web.Response:
 
 async def cancel_job(request: web.Request) -> web.Response:
     """Before its next piece; what is done stays done."""
-    pipeline = _pipeline(request.app[LAKE])
+    pipeline = pipeline_of(request.app[LAKE])
     pipeline.jobs.find(request.match_info["job"], grant_of(request))
     return json_response(job_json(pipeline.cancel_upkeep(request.match_info["job"])))
 
@@ -89,13 +89,13 @@ def _board(lake: Lake) -> JobBoard:
     return lake.pipeline.jobs if lake.pipeline else JobBoard(lake.clock_ms)
 
 
-def _pipeline(lake: Lake) -> SparkProcess:
+def pipeline_of(lake: Lake) -> SparkProcess:
     if lake.pipeline is None:
         raise Conflict("the pipeline is off, and upkeep with it", hint="set pipeline.enabled and start again")
     return lake.pipeline
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
+async def body_of(request: web.Request) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(await request.read() or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -34,6 +34,8 @@ _UPKEEP = {
     "snapshots_expired": "Snapshots that were let go.",
     "files_removed": "Files that nothing named any more.",
     "bytes_removed": "Their bytes.",
+    "files_moved": "Files written by moves to another tier.",
+    "bytes_moved": "Their bytes.",
 }
 
 _STATES = ("idle", "receiving", "flushing", "recovering", "error")

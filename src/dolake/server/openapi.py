@@ -18,7 +18,7 @@ import dolake
 from dolake.catalog import access, rest, scan_rest
 from dolake.query import rest as query_rest
 from dolake.query import rows_rest
-from dolake.server import compaction, forgetting, freshness, oauth, operations, quarantine_rest, tables
+from dolake.server import compaction, forgetting, freshness, oauth, operations, quarantine_rest, tables, tiers
 from dolake.server.operations import json_response
 from dolake.subscriptions import endpoint as subscriptions
 
@@ -81,6 +81,9 @@ _ROWS: dict[str, Schema] = {
 _BODIES: dict[Handler, Schema] = {
     operations.change_settings: _OBJECT,
     compaction.run_job: _body(namespace=_TEXT, table=_TEXT, partitions=_list_of(_TEXT), kinds=_list_of(_TEXT)),
+    tiers.move_tier: _body(
+        {"table": _TEXT, "to": {"enum": ["warm", "cold"]}}, namespace=_TEXT, partitions=_list_of(_TEXT)
+    ),
     query_rest.query: _body(
         {"sql": _TEXT},
         **_MOMENT,
@@ -140,6 +143,7 @@ _CREDENTIALS: Schema = {
 _PAGE: dict[str, Schema] = {"pageToken": _TEXT, "pageSize": {"type": "integer", "minimum": 1}}
 _QUERIES: dict[Handler, dict[str, Schema]] = {
     compaction.list_candidates: {"namespace": _TEXT, "table": _TEXT},
+    tiers.show_tiers: {"namespace": _TEXT, "table": _TEXT},
     tables.all_tables: _PAGE | {"changes": _FLAG},
     tables.all_snapshots: {"limit": _COUNT, "changes": _FLAG},
     tables.table_snapshots: {"limit": _COUNT},
@@ -180,7 +184,7 @@ _WITHOUT_CONTENT = {
     subscriptions.drop_subscription,
 }
 
-_LATER = {compaction.run_job, compaction.run_auto, forgetting.forget}
+_LATER = {compaction.run_job, compaction.run_auto, forgetting.forget, tiers.move_tier}
 
 _ERROR = _body({"error": _body({"message": _TEXT, "type": _TEXT, "code": {"type": "integer"}, "hint": _TEXT})})
 _HEADERS = ("Idempotency-Key",)
@@ -200,6 +204,7 @@ def openapi_document(base_path: str) -> dict[str, Any]:
         *operations.ROUTES,
         *oauth.ROUTES,
         *compaction.ROUTES,
+        *tiers.ROUTES,
         *tables.ROUTES,
         *forgetting.ROUTES,
         *freshness.ROUTES,

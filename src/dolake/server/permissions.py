@@ -65,6 +65,8 @@ PERMISSIONS: dict[str, Need] = {
     "GET /v1/compaction/jobs": READ,
     "GET /v1/compaction/jobs/{job}": READ,
     "DELETE /v1/compaction/jobs/{job}": ADMIN,
+    "GET /v1/tiers": READ,
+    "POST /v1/tiers/move": ADMIN,
     # Tables.
     "GET /v1/tables": READ,
     "GET /v1/snapshots": READ,

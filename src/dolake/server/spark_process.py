@@ -45,6 +45,7 @@ from dolake.server.home import Home
 from dolake.server.upkeep import JobBoard, source_tables
 from dolake.settings import SettingsStore
 from dolake.tables.layout import QUARANTINE_SUFFIX
+from dolake.tables.tiers import Tier
 
 logger = logging.getLogger(__name__)
 
@@ -297,9 +298,15 @@ class SparkProcess:
         while self._is_ready and self.jobs.orders:
             await self._say(child, to_line(self.jobs.orders.popleft()))
 
-    def ask_upkeep(self, tables: list[str], kinds: Iterable[JobKind] = (), partitions: Iterable[str] = ()) -> JobReport:
+    def ask_upkeep(
+        self,
+        tables: list[str],
+        kinds: Iterable[JobKind] = (),
+        partitions: Iterable[str] = (),
+        to: Tier | None = None,
+    ) -> JobReport:
         """For the routes: a job for these tables, or these partitions of them, soon."""
-        report = self.jobs.ask(self._settings.current, tables, kinds, partitions)
+        report = self.jobs.ask(self._settings.current, tables, kinds, partitions, to)
         self._wake.set()
         return report
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast, get_args
 
 import msgspec
@@ -22,16 +24,18 @@ from dolake.pipeline.link import Cancel, Forget, JobKind, JobReport, Maintain, S
 from dolake.positions import Position
 from dolake.settings import Settings
 from dolake.settings.names import camel
-from dolake.settings.tables import lake_rules
+from dolake.settings.tables import archive_after_days, lake_rules
+from dolake.storage.restored import Restored
 from dolake.tables.layout import CHANGES_SUFFIX, table_names
-from dolake.tables.maintenance import Candidate, candidates
+from dolake.tables.maintenance import Candidate, TableFacts, candidates, moves_due
 from dolake.tables.names import NAMESPACE_DEFAULT, plain_table_name, split_table_name
+from dolake.tables.tiers import Tier
 
 JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
 _JOBS_KEPT = 200
 _OVER = ("done", "failed", "cancelled")
 _OF_COMPACTIONS = ("files_before", "files_after", "bytes_before", "bytes_after", "rows_dropped")
-_OF_OTHERS = ("snapshots_expired", "files_removed", "bytes_removed")
+_OF_OTHERS = ("snapshots_expired", "files_removed", "bytes_removed", "files_moved", "bytes_moved")
 _FORGET_TRIES_MAX = 3
 
 
@@ -55,7 +59,12 @@ class JobBoard:
         self.looked_ms = clock_ms()
 
     def ask(
-        self, settings: Settings, tables: Sequence[str], kinds: Iterable[JobKind] = (), partitions: Iterable[str] = ()
+        self,
+        settings: Settings,
+        tables: Sequence[str],
+        kinds: Iterable[JobKind] = (),
+        partitions: Iterable[str] = (),
+        to: Tier | None = None,
     ) -> JobReport:
         """Queue a job; it begins when the pipeline is free for it."""
         job_id = f"job-{self._clock_ms()}-{next(self._numbers)}"
@@ -63,7 +72,7 @@ class JobBoard:
         report = JobReport(job_id, "maintain", shown, "queued", "asked for", started_ms=self._clock_ms())
         self._jobs[job_id] = report
         self._tables[job_id] = tuple(tables)
-        order = Maintain(job_id, Sections.of(settings), tuple(tables), tuple(kinds), tuple(partitions))
+        order = Maintain(job_id, Sections.of(settings), tuple(tables), tuple(kinds), tuple(partitions), to)
         self.orders.append(order)
         return report
 
@@ -215,7 +224,7 @@ def checked_tables(catalog: Catalog, namespace: object, table: object, grant: Gr
     return known
 
 
-def due(catalog: Catalog, settings: Settings, sources: Iterable[str], now_ms: int) -> list[Candidate]:
+def due(catalog: Catalog, settings: Settings, sources: Iterable[str], now_ms: int, home: Path) -> list[Candidate]:
     """What is due now in both tables of these sources, the most useful first."""
     found: list[Candidate] = []
     usual, lake = Sections.of(settings).rules, lake_rules(settings.lake)
@@ -228,7 +237,15 @@ def due(catalog: Catalog, settings: Settings, sources: Iterable[str], now_ms: in
                 continue
             facts = table_facts(".".join(full_name), document, catalog.storage)
             found += candidates(facts, rules, now_ms, is_urgent=False)
+            restored = Restored(home, document.metadata["table-uuid"])
+            young = _without_restored(facts, restored, settings.maintenance.restored_days, now_ms)
+            found += moves_due(young, rules, archive_after_days(settings.lake, source), now_ms)
     return sorted(found, key=lambda each: -each.score)
+
+
+def _without_restored(facts: TableFacts, restored: Restored, days: int, now_ms: int) -> TableFacts:
+    """Partitions that were moved back stay for a while."""
+    return replace(facts, files=[each for each in facts.files if not restored.stays(each.partition, days, now_ms)])
 
 
 def candidate_json(candidate: Candidate) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Every option of DoLake: what it is called, what it may be, who set it, and how to change it while the server runs.
 
-    schema.py   the settings themselves: type, default, bounds, one line of meaning each; stores.py those of a store
+    schema.py   the settings themselves: type, default, bounds, one line of meaning each; stores.py those of a store,
+                upkeep.py those of upkeep
     names.py    all spellings of a setting (file, environment, wire), computed from schema.py
     layers.py   who wins: default < dolake.toml < changed at run time < DOLAKE_* < flag
     store.py    the settings of a running server: what is in effect, from where, and change()
@@ -20,7 +21,6 @@ from dolake.settings.schema import (
     CatalogSettings,
     CompactionConfig,
     DoLakeConfig,
-    MaintenanceSettings,
     Order,
     PipelineSettings,
     QuerySettings,
@@ -31,6 +31,7 @@ from dolake.settings.schema import (
 )
 from dolake.settings.store import Origin, SettingsChange, SettingsStore, load_settings, to_public
 from dolake.settings.stores import StorageSettings
+from dolake.settings.upkeep import MaintenanceSettings
 
 __all__ = [
     "CHANGED_FILE",

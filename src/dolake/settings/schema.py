@@ -16,7 +16,8 @@ from msgspec import Meta, Struct
 
 from dolake.settings.journal import JournalSettings
 from dolake.settings.stores import StorageSettings
-from dolake.settings.words import BYTES_MAX, COUNT_MAX, GIB, KIB, MIB, MS_MAX, RESTART
+from dolake.settings.upkeep import MaintenanceSettings
+from dolake.settings.words import BYTES_MAX, COUNT_MAX, DAYS_MAX, GIB, KIB, MIB, MS_MAX, RESTART
 from dolake.settings.words import says as _says
 from dolake.settings.words import whole as _whole
 from dolake.tables.names import problem_with_table_name
@@ -157,6 +158,7 @@ class TableSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     target_file_size_bytes: Annotated[int, Meta(ge=KIB, le=BYTES_MAX)] | None = None
     parquet_row_group_size: Annotated[int, Meta(ge=1, le=COUNT_MAX)] | None = None
     parquet_compression: Literal["none", "snappy", "gzip", "zstd"] | None = None
+    archive_after_days: Annotated[int, Meta(ge=0, le=DAYS_MAX)] | None = None
 
 
 def problem_with_tables(tables: Mapping[str, TableSettings]) -> str:
@@ -289,6 +291,10 @@ class DoLakeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             {"allowed": "empty, or `date`"},
         ),
     ] = ""
+    archive_after_days: Annotated[
+        int,
+        _whole("Days after which a partition by time moves to the cold location; 0 means never.", 0, DAYS_MAX),
+    ] = 0
     include_tables: Annotated[tuple[str, ...], _says("Tables that the lake takes.", _PATTERNS)] = ("*",)
     exclude_tables: Annotated[tuple[str, ...], _says("Tables that the lake leaves out.", _PATTERNS)] = ()
     mask_secret: Annotated[
@@ -348,37 +354,6 @@ class CompactionConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     target_file_size_bytes: Annotated[int, _whole("File size that a compaction aims at.", KIB, BYTES_MAX)] = 128 * MIB
     auto_compact: Annotated[bool, _says("Compact, expire and clean without being asked.")] = True
     compaction_interval_ms: Annotated[int, _whole("Time between two looks at all tables.", 1, MS_MAX)] = 3_600_000
-
-
-class MaintenanceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What tables may look like before upkeep sets in, and how patient it is."""
-
-    deleted_share_max: Annotated[
-        float, Meta(gt=0.0, le=1.0, description="Share of deleted rows from which a data file is written anew at once.")
-    ] = 0.2
-    small_files_max: Annotated[
-        int, _whole("Small files of similar size from which they are merged at once.", 2, COUNT_MAX)
-    ] = 8
-    manifests_max: Annotated[int, _whole("Manifests from which they are rewritten.", 2, COUNT_MAX)] = 100
-    snapshots_max: Annotated[
-        int, _whole("Most snapshots that a table keeps; beyond that the most crowded go.", 1, COUNT_MAX)
-    ] = 3_000
-    snapshots_all_ms: Annotated[int, _whole("Age up to which all snapshots are kept.", 0, MS_MAX)] = 600_000
-    snapshots_minutely_ms: Annotated[
-        int, _whole("Age up to which the last snapshot of each minute is kept.", 0, MS_MAX)
-    ] = 24 * 3_600_000
-    snapshots_hourly_ms: Annotated[
-        int, _whole("Age up to which the last snapshot of each hour is kept.", 0, MS_MAX)
-    ] = 30 * 24 * 3_600_000
-    snapshot_age_max_ms: Annotated[
-        int, _whole("How long a snapshot is kept at all: beyond the other ages, the last of each day.", 1, MS_MAX)
-    ] = 365 * 24 * 3_600_000
-    gc_grace_ms: Annotated[
-        int, _whole("How long a file that no snapshot names any more is kept for readers.", 0, MS_MAX)
-    ] = 24 * 3_600_000
-    memory_max_bytes: Annotated[int, _whole("Most memory that one piece of upkeep takes.", 64 * MIB, BYTES_MAX)] = (
-        512 * MIB
-    )
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,6 +21,33 @@ _STORAGE_LOCATION = Meta(
         " and `r2_base_path`",
     },
 )
+_COLD_LOCATION = Meta(
+    pattern=r"^((s3|r2)://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*|[^\x00-\x1f:]*)\Z",
+    max_length=1024,
+    description="Where old partitions go; empty means beside the warehouse, under its name and `-cold`.",
+    extra={
+        **RESTART,
+        "allowed": "empty; a path, inside the home if it is not absolute; `s3://bucket/path` for a lake in a store",
+    },
+)
+_COLD_CLASS = Meta(
+    pattern=r"^[A-Z0-9_]*\Z",
+    max_length=64,
+    description="Storage class of files in the cold location; empty means the bucket's own.",
+    extra={
+        **RESTART,
+        "allowed": "empty, or a class that is read without waiting, such as `STANDARD_IA` or `GLACIER_IR`",
+    },
+)
+
+
+def _price(tier: str) -> Meta:
+    return Meta(
+        ge=0.0,
+        le=1e6,
+        description=f"What a gigabyte in the {tier} tier costs a month, in your currency: for `GET /v1/tiers`.",
+        extra={"allowed": "a number from 0 to 1_000_000"},
+    )
 
 
 def _address(description: str, example: str) -> Meta:
@@ -97,3 +124,8 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         str, _word_for_store("For `keys`: a key that can only read, which clients of the whole lake get.", "a key")
     ] = ""
     vending_secret_access_key: Annotated[str, _word_for_store("The secret of that key.", "a secret")] = ""
+    cold_location: Annotated[str, _COLD_LOCATION] = ""
+    cold_class: Annotated[str, _COLD_CLASS] = ""
+    hot_price: Annotated[float, _price("hot")] = 0.2
+    warm_price: Annotated[float, _price("warm")] = 0.015
+    cold_price: Annotated[float, _price("cold")] = 0.01

@@ -24,6 +24,12 @@ def lake_rules(lake: DoLakeConfig) -> LakeRules:
     )
 
 
+def archive_after_days(lake: DoLakeConfig, table: str) -> int:
+    """After how many days partitions of this table move; not one of its rules, since it changes nothing for writers."""
+    own = {plain_table_name(name): each.archive_after_days for name, each in lake.tables.items()}.get(table)
+    return lake.archive_after_days if own is None else own
+
+
 def _table_rules(lake: DoLakeConfig, table: TableSettings) -> TableRules:
     has_timestamps = lake.infer_timestamps if table.infer_timestamps is None else table.infer_timestamps
     declared = ((column_name(name), parse_type(type_)) for name, type_ in table.columns.items())

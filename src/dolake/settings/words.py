@@ -1,4 +1,4 @@
-"""How settings are described: bounds, units and marks that all sections share. From schema.py and stores.py."""
+"""How settings are described: bounds, units and marks that all sections share. From schema.py and its sections."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ KIB, MIB, GIB = 1024, 1024**2, 1024**3
 BYTES_MAX = 2**50
 COUNT_MAX = 10**9
 MS_MAX = 365 * 24 * 3600 * 1000
+DAYS_MAX = 36_500
 
 LATER: Final = {"later": True}
 """Checked and kept already, but the part that reads it comes in a later release."""

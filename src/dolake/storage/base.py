@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dolake.tables.tiers import Tiers
+
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
@@ -27,13 +29,15 @@ class Storage(Protocol):
     is_quick: bool
     """Whether asking for a file costs next to nothing, so that it can be done on every load."""
     root: str
-    """The warehouse's own location; everything DoLake writes is below it."""
+    """The warehouse's own location; everything DoLake writes is below it, but for old partitions."""
+    tiers: Tiers
+    """The warehouse, and where old partitions go."""
 
     client_options: dict[str, str]
     """What engines must know, in Iceberg's words, to read files with keys of their own; never a secret."""
 
     def is_inside(self, location: str) -> bool:
-        """Whether files may lie here: below the warehouse, or below another root that the settings name."""
+        """Whether files may lie here: below the warehouse, its cold place, or another root that the settings name."""
 
     def resolve(self, location: str) -> str:
         """The one spelling of a place inside, links followed; InvalidInput for others."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from dolake.errors import Conflict, InvalidInput, NotFound
 from dolake.storage.base import StoredFile
+from dolake.tables.tiers import COLD_SUFFIX, Tiers, checked_tiers
 
 _SYNCERS = 16
 
@@ -28,11 +29,13 @@ class LocalStorage:
 
     is_quick = True
 
-    def __init__(self, folder: Path, roots: Sequence[Path] = ()) -> None:
+    def __init__(self, folder: Path, roots: Sequence[Path] = (), cold: Path | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._roots = tuple(os.path.realpath(root) for root in (folder, *roots))
+        cold = cold or Path(f"{folder}{COLD_SUFFIX}")
+        self._roots = tuple(os.path.realpath(root) for root in (folder, cold, *roots))
         self._insides = tuple(root.rstrip("/") + "/" for root in self._roots)
         self.root = location_of(Path(self._roots[0]))
+        self.tiers = checked_tiers(Tiers(self.root, location_of(Path(self._roots[1]))))
         self.client_options: dict[str, str] = {}
 
     def is_inside(self, location: str) -> bool:
@@ -103,7 +106,7 @@ class LocalStorage:
             raise NotFound(f"no file at {location}", hint="it may have been removed by hand") from None
 
     def make_folder(self, location: str) -> None:
-        self._path(location).mkdir(parents=True, exist_ok=True)
+        _make_folder(self._path(location))
 
     def delete(self, location: str) -> None:
         self._path(location).unlink(missing_ok=True)
@@ -183,6 +186,15 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _make_folder(path: Path) -> None:
+    """And all above it, each durable before the next: a crash must not lose a folder and all that is in it."""
+    if path.is_dir():
+        return
+    _make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_path(path.parent)
 
 
 def sync_path(path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dolake.errors import InvalidInput
 from dolake.settings import CatalogSettings, DoLakeConfig, StorageSettings
 from dolake.storage.base import Storage
 from dolake.storage.local import LocalStorage
@@ -44,9 +45,10 @@ def place_of(lake: DoLakeConfig, storage: StorageSettings, catalog: CatalogSetti
 
 def open_storage(home: Path, lake: DoLakeConfig, place: Place) -> Storage:
     """The warehouse, and the other places where tables may be."""
-    if place.is_local:
-        return LocalStorage(home / lake.r2_base_path, [Path(root) for root in place.roots if "://" not in root])
-    return open_store(place)
+    if not place.is_local:
+        return open_store(place)
+    roots = [Path(root) for root in place.roots if "://" not in root]
+    return LocalStorage(home / lake.r2_base_path, roots, _cold_folder(home, place.settings.cold_location))
 
 
 def open_store(place: Place, roots: Sequence[str] = ()) -> Storage:
@@ -65,3 +67,12 @@ def open_delegation(storage: Storage, settings: StorageSettings, clock_ms: Calla
 
     assert isinstance(storage, S3Storage)
     return Delegation(storage, settings, clock_ms)
+
+
+def _cold_folder(home: Path, cold: str) -> Path | None:
+    if "://" in cold:
+        hint = "name a folder, or set storage.location to a place in a store, too"
+        raise InvalidInput(
+            f"the tables are in a folder, so they cannot have {cold} as storage.cold_location", hint=hint
+        )
+    return home / cold if cold else None

@@ -28,6 +28,7 @@ from dolake.settings import StorageSettings
 from dolake.storage.base import StoredFile
 from dolake.storage.breaker import Breaker
 from dolake.storage.s3_files import S3Download, S3Upload
+from dolake.tables.tiers import COLD, COLD_SUFFIX, Tiers, checked_tiers
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,9 @@ class S3Storage:
 
     def __init__(self, location: str, settings: StorageSettings, roots: Sequence[str] = ()) -> None:
         self.root = canonical(location)
-        self.roots = (self.root, *(canonical(root) for root in roots))
+        self.tiers = checked_tiers(Tiers(self.root, canonical(settings.cold_location or f"{self.root}{COLD_SUFFIX}")))
+        self._cold_class = settings.cold_class
+        self.roots = tuple(dict.fromkeys((self.root, self.tiers.cold, *(canonical(root) for root in roots))))
         self._insides = tuple(f"{root}/" for root in self.roots)
         self._session = botocore.session.Session(profile=settings.profile or None)
         self.region = settings.region or self._session.get_config_variable("region") or _REGION
@@ -205,7 +208,8 @@ class S3Storage:
     def open_upload(self, location: str) -> S3Upload:
         """The same as `open_write` for who is not Arrow."""
         location = self._checked(location)
-        return S3Upload(self._s3, self._place(location), lambda: self._asking(location))
+        place, class_ = self._place(location), self._class_of(location)
+        return S3Upload(self._s3, place, lambda: self._asking(location), class_)
 
     def sync(self, locations: Iterable[str]) -> None:
         """What the store has said yes to is durable."""
@@ -277,7 +281,12 @@ class S3Storage:
 
     def _put(self, location: str, data: bytes, **conditions: str) -> None:
         with self._asking(location, is_conditional=bool(conditions)):
-            self._s3.put_object(**self._place(location), Body=data, **conditions)
+            self._s3.put_object(**self._place(location), Body=data, **conditions, **self._class_of(location))
+
+    def _class_of(self, location: str) -> dict[str, str]:
+        """What a new file says of itself, where the cold ones have a class of their own."""
+        is_of_class = self._cold_class and self.tiers.of(location) == COLD
+        return {"StorageClass": self._cold_class} if is_of_class else {}
 
     @contextlib.contextmanager
     def _asking(self, location: str, *, is_conditional: bool = False) -> Iterator[None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,6 +20,7 @@ _TAIL_BYTES = 128 * 1024
 _AHEAD_BYTES = 1024 * 1024
 _PART_BYTES = 16 * 1024 * 1024
 """A store takes 10,000 parts: files of up to 160 GB."""
+_NO_CLASS: Mapping[str, str] = {}
 
 Fetch = Callable[[str], tuple[bytes, str]]
 """The bytes of a range such as `bytes=0-99`, and what the store says of it: `bytes 0-99/1234`."""
@@ -96,8 +97,14 @@ def _last_bytes(fetch: Fetch, size: Callable[[], int]) -> tuple[bytes, str]:
 class S3Upload:
     """A file under way: one request where it is small, parts where it is not. Not closed, it never was."""
 
-    def __init__(self, client: Any, place: dict[str, str], as_ours: Callable[[], AbstractContextManager[None]]) -> None:
-        self._s3, self._place, self._as_ours = client, place, as_ours
+    def __init__(
+        self,
+        client: Any,
+        place: dict[str, str],
+        as_ours: Callable[[], AbstractContextManager[None]],
+        class_: Mapping[str, str] = _NO_CLASS,
+    ) -> None:
+        self._s3, self._place, self._as_ours, self._class = client, place, as_ours, class_
         self._buffer = bytearray()
         self._written = 0
         self._upload_id = ""
@@ -133,7 +140,7 @@ class S3Upload:
         self.closed = True
         if not self._upload_id:
             with self._as_ours():
-                self._s3.put_object(**self._place, Body=bytes(self._buffer))
+                self._s3.put_object(**self._place, **self._class, Body=bytes(self._buffer))
             return
         if self._buffer:
             self._send_part(len(self._buffer))
@@ -165,7 +172,7 @@ class S3Upload:
         number = len(self._parts) + 1
         with self._aborting(), self._as_ours():
             if not self._upload_id:
-                self._upload_id = self._s3.create_multipart_upload(**self._place)["UploadId"]
+                self._upload_id = self._s3.create_multipart_upload(**self._place, **self._class)["UploadId"]
             sent = self._s3.upload_part(**self._place, UploadId=self._upload_id, PartNumber=number, Body=part)
         sums = {key: value for key, value in sent.items() if key.startswith("Checksum") and key != "ChecksumType"}
         self._parts.append({"PartNumber": number, "ETag": sent["ETag"], **sums})

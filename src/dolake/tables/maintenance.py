@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dolake.tables.thinning import History, Steps, snapshots_to_remove
+from dolake.tables.tiers import COLD, WARM, Tier
 
 MERGE_FILES_MIN, MERGE_FILES_MAX = 5, 32
 MERGE_ROWS_MAX = 100_000
@@ -29,6 +30,7 @@ _ROW_BYTES = 64
 """What a compaction keeps in memory of each row: its key's hash, thrice while it is sorted."""
 _URGENT_ROWS = 1_000
 _BASE_BYTES = 32 * 1024 * 1024
+_DAY_MS = 86_400_000
 
 
 # --- within a publish ------------------------------------------------------------------------------------------------
@@ -90,7 +92,7 @@ def _tier_of(size: int) -> int:
 
 # --- beside the stream -----------------------------------------------------------------------------------------------
 
-Kind = Literal["files", "deletes", "manifests", "snapshots"]
+Kind = Literal["files", "deletes", "tiers", "manifests", "snapshots"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Rules:
     manifests_max: int
     snapshots: Steps
     memory_max_bytes: int
+    move_size_max_bytes: int
 
     def relaxed(self) -> Rules:
         """While there is no time: eight times as many small files, and three times as many deleted rows, may wait."""
@@ -125,6 +128,9 @@ class FileFacts:
     rows: int
     deleted_rows: int = 0
     partition: str = ""
+    tier: Tier = WARM
+    ended_ms: int | None = None
+    """When the span of time that its partition is for was over; None where it is for none, or should stay here."""
 
     @property
     def live_bytes(self) -> int:
@@ -170,10 +176,10 @@ def candidates(facts: TableFacts, rules: Rules, now_ms: int, *, is_urgent: bool)
 
 
 def _files_due(facts: TableFacts, rules: Rules, *, is_urgent: bool) -> Iterator[Candidate]:
-    by_partition: defaultdict[str, list[FileFacts]] = defaultdict(list)
+    by_partition: defaultdict[tuple[str, Tier], list[FileFacts]] = defaultdict(list)
     for file in facts.files:
-        by_partition[file.partition].append(file)
-    for partition, files in by_partition.items():
+        by_partition[file.partition, file.tier].append(file)
+    for (partition, _), files in by_partition.items():
         worn = [file for file in files if _is_worn(file, rules, is_urgent=is_urgent)]
         taken = {file.path for file in worn}
         for group in _groups(worn, rules):
@@ -218,11 +224,13 @@ def _is_worth_it(group: list[FileFacts], rules: Rules) -> bool:
     return _count_after(group, rules) * 2 <= len(group)
 
 
-def _groups(files: list[FileFacts], rules: Rules) -> Iterator[list[FileFacts]]:
-    """Pieces of work in the order of the files, each within the most files and the memory that one may take."""
+def _groups(files: list[FileFacts], rules: Rules, size_max_bytes: int | None = None) -> Iterator[list[FileFacts]]:
+    """Pieces of work in the order of the files, each within the most files, memory and bytes that one may take."""
     group: list[FileFacts] = []
     for file in files:
         is_full = len(group) == rules.max_files_to_compact
+        if size_max_bytes is not None and sum(each.size_bytes for each in [*group, file]) > size_max_bytes:
+            is_full = True
         if group and (is_full or memory_of([*group, file]) > rules.memory_max_bytes):
             yield group
             group = []
@@ -252,6 +260,61 @@ def _count_after(files: list[FileFacts], rules: Rules) -> int:
 
 def _mean_mb(files: list[FileFacts]) -> float:
     return sum(file.size_bytes for file in files) / len(files) / 1e6
+
+
+def moves_due(facts: TableFacts, rules: Rules, archive_after_days: int, now_ms: int) -> list[Candidate]:
+    """Warm files of partitions whose time was over so many days ago; 0 days means never."""
+    if not archive_after_days:
+        return []
+    until_ms = now_ms - archive_after_days * _DAY_MS
+    old = [
+        file for file in facts.files if file.tier == WARM and file.ended_ms is not None and file.ended_ms <= until_ms
+    ]
+    return list(_moves(facts.table, old, rules, f"older than {archive_after_days} days"))
+
+
+def moves_to(facts: TableFacts, rules: Rules, tier: Tier) -> list[Candidate]:
+    """Everything that is not there yet."""
+    away = [file for file in facts.files if file.tier != tier]
+    return list(_moves(facts.table, away, rules, f"asked to be {tier}"))
+
+
+def _moves(table: str, files: list[FileFacts], rules: Rules, reason: str) -> Iterator[Candidate]:
+    """In pieces that are moved one at a time, partition by partition.
+
+    The largest comes first: where rows of old partitions change all the time, the few that came since the last look
+    would keep those waiting that have never moved.
+    """
+    by_partition: defaultdict[str, list[FileFacts]] = defaultdict(list)
+    for file in files:
+        by_partition[file.partition].append(file)
+    for partition, inside in sorted(by_partition.items(), key=lambda each: -sum(file.size_bytes for file in each[1])):
+        for piece in _groups(inside, rules, size_max_bytes=rules.move_size_max_bytes):
+            yield _candidate(table, "tiers", partition, piece, f"{len(piece)} files {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a tier holds."""
+
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: Held) -> Held:
+        return Held(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
+
+    def cost(self, price: float) -> float:
+        """For a month, at the price of a gigabyte (1,000,000,000 bytes) for a month."""
+        return self.size_bytes / 1e9 * price
+
+
+def held_by(files: Iterable[FileFacts]) -> dict[Tier, Held]:
+    """The rows that are current, and the bytes of their files."""
+    found: dict[Tier, Held] = {WARM: Held(), COLD: Held()}
+    for file in files:
+        found[file.tier] += Held(1, file.rows - file.deleted_rows, file.size_bytes)
+    return found
 
 
 def _manifests_due(facts: TableFacts, rules: Rules) -> Iterator[Candidate]:

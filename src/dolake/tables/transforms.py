@@ -66,7 +66,7 @@ class PartitionNames:
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         kinds: dict[int, str] = {}
         for schema in metadata.get("schemas") or ():
-            kinds |= _kinds(schema)
+            kinds |= kinds_of(schema)
         self._fields = {
             spec["spec-id"]: [
                 (field["name"], str(field["transform"]).lower(), kinds.get(field.get("source-id"), ""))
@@ -83,17 +83,22 @@ class PartitionNames:
             for (name, transform, kind), value in zip(fields, values, strict=False)
         }
 
+    def parts(self, spec_id: int, values: Sequence[Any]) -> list[tuple[str, str, Any]]:
+        """Transform, type of the column and value of each field."""
+        fields = self._fields.get(spec_id, ())
+        return [(transform, kind, value) for (_, transform, kind), value in zip(fields, values, strict=False)]
+
     def of(self, spec_id: int, values: Sequence[Any]) -> str:
         """Such as `dt=2024-01-15/bucket=3`."""
         return partition_name(self.values(spec_id, values).items())
 
 
-def _kinds(struct: Mapping[str, Any]) -> dict[int, str]:
+def kinds_of(struct: Mapping[str, Any]) -> dict[int, str]:
     """The types of all columns by id, also of those inside others."""
     found: dict[int, str] = {}
     for field in struct.get("fields") or ():
         type_ = field["type"]
-        found |= {field["id"]: type_} if isinstance(type_, str) else _kinds(type_)
+        found |= {field["id"]: type_} if isinstance(type_, str) else kinds_of(type_)
     return found
 
 

@@ -1,0 +1,282 @@
+"""Old partitions move to the cold place and back on a real server with a real Spark; every engine reads on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyspark.sql import SparkSession
+
+from benchmarks.engines import duck_on
+from dolake import crashpoints
+from dolake.client import aio
+from dolake.client.sync import connect
+from dolake.errors import InvalidInput
+from tests.pipeline.test_publishing import delete, flush, insert, rows_of, send, update, wait_for
+from tests.pipeline.test_upkeep import files_of, run_job
+from tests.support.aio import run
+from tests.support.command import dolake
+from tests.support.server import ServerProcess
+from tests.support.spark import add_catalog
+from tests.support.spark import rows_of as spark_rows_of
+
+pytestmark = pytest.mark.spark
+_CRASH_FLAG = "crash"
+_SETTINGS = """\
+freshness_target_ms = 300
+partition_by = "date"
+archive_after_days = 30
+[storage]
+cold_location = "cold"
+[compaction]
+auto_compact = false
+min_files_to_compact = 2
+[maintenance]
+gc_grace_ms = 0
+snapshots_max = 1
+[tables.kept]
+archive_after_days = 0
+"""
+_TODAY = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+_OLD = [f"2024-01-{day:02d}" for day in range(1, 6)]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("lake")
+    environ = {crashpoints.VARIABLE: f"landed@{home / _CRASH_FLAG}"}
+    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True, environ=environ) as server:
+        yield server
+
+
+def event(day: str, n: int) -> dict[str, Any]:
+    return {"created_at": f"{day}T10:00:00Z", "n": n}
+
+
+def fill(lake: ServerProcess, table: str) -> None:
+    """Five old days and one of today, ten rows each, in three files a day."""
+    days = [*_OLD, _TODAY.date().isoformat()]
+    for number in range(3):
+        rows = [(day, at) for day in days for at in range(number, 10, 3)]
+        send(lake, *(insert(table, f"{day}/{at}", **event(day, at)) for day, at in rows))
+        flush(lake)
+
+
+def tiers_of(lake: ServerProcess, catalog: RestCatalog, table: str) -> dict[str, set[str]]:
+    """Where the files of each partition are."""
+    found: dict[str, set[str]] = {}
+    for task in files_of(catalog, f"default.{table}"):
+        path = task.file.file_path
+        tier = "cold" if path.startswith(f"file://{lake.home.resolve()}/cold/default/{table}/data/") else "warm"
+        found.setdefault(path.split("date=")[1].split("/")[0], set()).add(tier)
+    return found
+
+
+def move(lake: ServerProcess, table: str, to: str, *partitions: str) -> dict[str, Any]:
+    body = {"table": table, "to": to} | ({"partitions": list(partitions)} if partitions else {})
+    status, job = lake.get("/v1/tiers/move", method="POST", body=body)
+    assert status == 202, job
+    jobs = f"/v1/compaction/jobs/{job['jobId']}"
+    wait_for(lambda: lake.get(jobs)[1]["state"] not in ("queued", "running"), "the move ends")
+    ended: dict[str, Any] = lake.get(jobs)[1]
+    return ended
+
+
+def values(lake: ServerProcess, catalog: RestCatalog, table: str) -> dict[str, int]:
+    """What every engine must see: PyIceberg, DuckDB and our own SQL agree on it."""
+    found = {key: row["n"] for key, row in rows_of(catalog, f"default.{table}").items()}
+    with duck_on(lake.url) as duck:
+        assert dict(duck.execute(f"SELECT _key, n FROM lake.default.{table}").fetchall()) == found  # noqa: S608
+    status, answer = lake.get("/v1/query", method="POST", body={"sql": f"SELECT _key, n FROM {table}"})  # noqa: S608
+    assert status == 200, answer
+    assert {row["_key"]: row["n"] for row in answer["rows"]} == found
+    return found
+
+
+def test_old_partitions_move_and_every_engine_reads_on(
+    lake: ServerProcess, catalog: RestCatalog, spark: SparkSession
+) -> None:
+    fill(lake, "events")
+    before = values(lake, catalog, "events")
+    assert len(before) == 60
+    due = lake.get("/v1/compaction/candidates?table=events")[1]["candidates"]
+    assert {each["partition"] for each in due if each["kind"] == "tiers"} == {f"date={day}" for day in _OLD}
+
+    job = run_job(lake, table="events", kinds=["tiers"])
+
+    assert (job["piecesDone"], job["filesMoved"]) == (5, 5)
+    today = _TODAY.date().isoformat()
+    assert tiers_of(lake, catalog, "events") == {day: {"cold"} for day in _OLD} | {today: {"warm"}}
+    assert values(lake, catalog, "events") == before
+    add_catalog(spark, "tiers", lake.url)
+    assert dict(spark_rows_of(spark, "SELECT _key, n FROM tiers.default.events")) == before
+    due = lake.get("/v1/compaction/candidates?table=events")[1]["candidates"]
+    assert not [each for each in due if each["kind"] == "tiers"]
+
+    body = {"sql": f"SELECT * FROM events WHERE created_at < TIMESTAMP '{today}'"}  # noqa: S608
+    (plan,) = lake.get("/v1/query/plan", method="POST", body=body)[1]["tables"]
+    assert plan["tiers"]["cold"]["files"] == 5
+    assert plan["tiers"]["warm"] == {"files": 0, "bytes": 0}
+    assert {each["tier"] for each in plan["reads"]} == {"cold"}
+    assert {each["tier"] for each in plan["reasons"]} == {"warm"}
+
+
+def test_rows_of_a_cold_partition_change_and_go_like_any_other(lake: ServerProcess, catalog: RestCatalog) -> None:
+    before = values(lake, catalog, "events")
+    day, other = _OLD[0], _OLD[1]
+    send(
+        lake,
+        update("events", f"{day}/1", event(day, 1), event(day, 100)),
+        delete("events", f"{day}/2", event(day, 2)),
+        update("events", f"{other}/3", event(other, 3), event(_TODAY.date().isoformat(), 300)),
+        insert("events", f"{day}/new", **event(day, 500)),
+    )
+    flush(lake)
+    expected = before | {f"{day}/1": 100, f"{other}/3": 300, f"{day}/new": 500}
+    del expected[f"{day}/2"]
+    assert values(lake, catalog, "events") == expected
+    assert tiers_of(lake, catalog, "events")[day] == {"warm", "cold"}, "what is new is warm"
+    status, found = lake.get(f"/v1/tables/default/events/rows/{_OLD[2]}%2F4")
+    assert (status, found["row"]["n"]) == (200, 4), "a look-up by key finds a cold row"
+
+    run_job(lake, table="events", kinds=["tiers"])
+    assert tiers_of(lake, catalog, "events")[day] == {"cold"}
+    run_job(lake, table="events", kinds=["deletes", "files"])
+    assert tiers_of(lake, catalog, "events")[day] == {"cold"}, "what is cold is compacted where it is"
+    assert len([task for task in files_of(catalog, "default.events") if f"date={day}" in task.file.file_path]) == 1
+    assert values(lake, catalog, "events") == expected
+
+    send(lake, *(delete("events", f"{other}/{n}", event(other, n)) for n in range(10) if n != 3))
+    flush(lake)
+    assert other not in tiers_of(lake, catalog, "events"), "a cold file without rows goes"
+
+
+def test_files_that_nothing_names_go_from_both_places(lake: ServerProcess, catalog: RestCatalog) -> None:
+    expected = values(lake, catalog, "events")
+    for _ in range(2):
+        time.sleep(0.01)
+        run_job(lake, table="events", kinds=["snapshots", "garbage"])
+    named = {task.file.file_path for task in files_of(catalog, "default.events")}
+    on_disk = {f"file://{path}" for path in (lake.home.resolve() / "cold").rglob("*.parquet")}
+    assert on_disk == {path for path in named if "/cold/" in path}
+    folders = {path.parent.name for path in (lake.home / "warehouse/default/events/data").rglob("*.parquet")}
+    assert folders == {f"date={_TODAY.date().isoformat()}"}
+    assert values(lake, catalog, "events") == expected
+
+
+def test_partitions_move_back_on_demand_and_stay_for_a_while(lake: ServerProcess, catalog: RestCatalog) -> None:
+    expected = values(lake, catalog, "events")
+    day = _OLD[3]
+    shown = dolake("tiers", "move", "events", "--to", "warm", "--partition", f"date={day}", "--url", lake.url)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "1 files" in shown.stdout
+    assert tiers_of(lake, catalog, "events")[day] == {"warm"}
+    due = lake.get("/v1/compaction/candidates?table=events")[1]["candidates"]
+    assert not [each for each in due if each["kind"] == "tiers"]
+    run_job(lake, table="events", kinds=["tiers"])
+    assert tiers_of(lake, catalog, "events")[day] == {"warm"}, "it was wanted back"
+    assert tiers_of(lake, catalog, "events")[_OLD[4]] == {"cold"}
+
+    assert move(lake, "events", "warm")["state"] == "done"
+    assert set().union(*tiers_of(lake, catalog, "events").values()) == {"warm"}
+    assert values(lake, catalog, "events") == expected
+    assert move(lake, "events", "cold", f"date={day}")["filesMoved"] == 1
+    assert tiers_of(lake, catalog, "events")[day] == {"cold"}
+    assert values(lake, catalog, "events") == expected
+
+
+def test_a_pipeline_that_dies_in_the_middle_of_a_move_loses_nothing(lake: ServerProcess, catalog: RestCatalog) -> None:
+    fill(lake, "torn")
+    before = values(lake, catalog, "torn")
+    (lake.home / _CRASH_FLAG).touch()
+    assert move(lake, "torn", "cold")["state"] == "failed"
+    assert not (lake.home / _CRASH_FLAG).exists(), "it died after the commit, before the key index followed"
+    assert sorted(map(sorted, tiers_of(lake, catalog, "torn").values())) == [["cold"], *[["warm"]] * 5]
+    assert values(lake, catalog, "torn") == before
+    send(lake, *(update("torn", f"{day}/0", event(day, 0), event(day, -1)) for day in _OLD))
+    flush(lake)
+    assert move(lake, "torn", "cold")["state"] == "done"
+    assert {day for day, tiers in tiers_of(lake, catalog, "torn").items() if tiers == {"cold"}} == set(_OLD)
+    assert values(lake, catalog, "torn") == before | {f"{day}/0": -1 for day in _OLD}
+    assert "rebuild" not in lake.log, "the key index followed the move"
+
+
+def test_a_key_is_forgotten_in_a_cold_file_too(lake: ServerProcess, catalog: RestCatalog) -> None:
+    key = f"{_OLD[3]}/forgotten-one"
+    send(lake, insert("erased", key, **event(_OLD[3], 7)), insert("erased", f"{_OLD[3]}/8", **event(_OLD[3], 8)))
+    flush(lake)
+    run_job(lake, table="erased", kinds=["tiers"])
+    assert tiers_of(lake, catalog, "erased") == {_OLD[3]: {"cold"}}
+    with connect(lake.url, source="shop") as client:
+        done = client.forget("erased", key)
+    assert (done.rows_removed, done.waits) == (1, [])
+    assert values(lake, catalog, "erased") == {f"{_OLD[3]}/8": 8}
+    for folder in ("cold", "warehouse"):
+        files = (lake.home / folder / "default").glob("erased*/**/*.parquet")
+        assert not [path for path in files if "forgotten-one" in str(pq.read_table(path).to_pylist())]
+
+
+def test_tiers_say_what_they_hold_and_what_that_costs(lake: ServerProcess) -> None:
+    configured = aio.connect(lake.url).storage.configure(l3={"archiveAfterDays": 45})
+    assert run(configured, timeout_s=60).applied == ["lake.archive_after_days"]
+    with connect(lake.url, source="asking") as client:
+        changed = client.storage.configure(l3={"archive_after_days": 60, "partition_by": "date"})
+        assert changed.needs_restart == []
+        assert client.tiers().archive_after_days == 60
+        assert client.storage.configure(l3={"bucket": "elsewhere"}).needs_restart
+        with pytest.raises(InvalidInput, match="l3 has no"):
+            client.storage.configure(l3={"archive_days": 60})
+        found = client.tiers("torn")
+        assert [each.tier for each in found.tiers] == ["warm", "cold"]
+        state, changes = found.tables
+        assert (state.table, state.cold.rows, state.warm.rows) == ("torn", 50, 10)
+        assert (changes.table, changes.cold.rows, changes.warm.rows) == ("torn__changes", 0, 65)
+        warm, cold = found.tiers
+        assert cold.bytes == state.cold.bytes > 0
+        assert cold.cost_per_month == pytest.approx(cold.bytes / 1e9 * 0.01, abs=1e-6)
+        assert (warm.price_per_gb_month, [each.tier for each in client.tiers().tiers]) == (
+            0.015,
+            ["hot", "warm", "cold"],
+        )
+        assert client.move("torn", to="cold", partitions=[f"date={_OLD[0]}"]).job_id
+    assert "cold" in dolake("tiers", "--url", lake.url).stdout
+    assert "dolake_upkeep_files_moved_total 1" in lake.get("/metrics")[1]
+
+
+def test_a_table_may_have_its_own_age_and_bad_requests_say_what_to_do(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    send(lake, insert("kept", "1", **event(_OLD[0], 1)))
+    flush(lake)
+    run_job(lake, table="kept", kinds=["tiers"])
+    assert tiers_of(lake, catalog, "kept") == {_OLD[0]: {"warm"}}
+    for body in (
+        {},
+        {"table": "kept"},
+        {"table": "kept", "to": "hot"},
+        {"table": "kept", "to": "cold"},  # which is never old
+        {"table": "kept", "to": "warm", "partitions": "all"},
+        {"table": "kept", "to": "warm", "partition": []},
+    ):
+        status, answer = lake.get("/v1/tiers/move", method="POST", body=body)
+        assert (status, bool(answer["error"]["hint"])) == (400, True), answer
+    assert lake.get("/v1/tiers/move", method="POST", body={"table": "nobody", "to": "warm"})[0] == 404
+    inside = {"name": "mine", "location": f"file://{lake.home}/cold/mine", "schema": {"type": "struct", "fields": []}}
+    status, answer = lake.get("/v1/namespaces/default/tables", method="POST", body=inside)
+    assert (status, "warehouse" in answer["error"]["message"]) == (400, True), "clients' tables are not put there"
+
+
+def test_verify_and_a_backup_see_both_places(lake: ServerProcess, tmp_path: Path) -> None:
+    flush(lake)
+    done = dolake("verify", "--home", lake.home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    copied = dolake("backup", tmp_path / "copy", "--home", lake.home)
+    assert copied.returncode == 0, copied.stdout + copied.stderr
+    kept = [path for path in (tmp_path / "copy").rglob("*.parquet") if "/cold/" in str(path)]
+    assert len(kept) == len({path.name for path in kept}) > 0, "each file is copied once"
