@@ -258,7 +258,7 @@ def values_of(setting: Setting) -> st.SearchStrategy[Any]:
             return st.lists(st.ip_addresses().map(str), max_size=3)
         case _ if setting.key == "catalog.store":
             return st.sampled_from([setting.default, "postgresql://ann@db/lake"])
-    if setting.key in ("storage.location", "storage.endpoint"):
+    if setting.key in ("storage.location", "storage.endpoint", "storage.vending_endpoint"):
         return st.sampled_from(["", "s3://b/p" if setting.name == "location" else "http://127.0.0.1:9000"])
     return st.sampled_from([setting.default, setting.default + "2"])
 
@@ -612,6 +612,8 @@ def test_only_secrets_are_taken_for_secrets() -> None:
         "storage.access_key_id",
         "storage.secret_access_key",
         "storage.session_token",
+        "storage.vending_access_key_id",
+        "storage.vending_secret_access_key",
     }
 
 

@@ -230,6 +230,22 @@ def test_a_data_path_of_its_own_is_reached_and_one_outside_is_not(lake: StoreLak
     assert [entry["prefix"] for entry in answer["storage-credentials"]] == [f"{root}/outside"]
 
 
+def test_nobody_reaches_what_the_lake_keeps_for_itself(lake: StoreLake) -> None:
+    """The journal's copy has the changes of all tenants, and a home can be made of it."""
+    own = f"s3://{lake.bucket}/lake/.dolake-copy"
+    for location in (own, f"{own}/x", f"s3a://{lake.bucket}/lake/.dolake-copy/x"):
+        for is_staged in (True, False):
+            body = {"name": "spy", "schema": SCHEMA, "stage-create": is_staged, "location": location}
+            assert lake.ask("admin", "POST", _A, body, asks=VENDED)[0] == 400, location
+    assert lake.create(".dolake-copy", "spy").startswith(f"s3://{lake.bucket}/lake/_.dolake-copy/spy")
+    mine = lake.create("tenant_a", "spy", properties={"write.data.path": own, "write.metadata.path": f"{own}/x"})
+    _, answer = lake.ask("admin", "GET", f"{_A}/spy", asks=VENDED)
+    assert [entry["prefix"] for entry in answer["storage-credentials"]] == [mine]
+    assert rights(answer["config"], own) == set()
+    uri = f"{lake.s3.endpoint}/{lake.bucket}/lake/.dolake-copy/copy.json"
+    assert send(lake, "admin", "GET", uri, table="spy") == 403
+
+
 def test_an_etag_holds_as_long_as_the_keys_do(lake: StoreLake) -> None:
     def load(etag: str, asks: str | None) -> tuple[int, str]:
         headers = {"Authorization": f"Bearer {lake.tokens['reader_a']}", "If-None-Match": etag}

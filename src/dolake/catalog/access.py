@@ -21,12 +21,14 @@ from aiohttp import hdrs, web
 from dolake.catalog.base import Name
 from dolake.catalog.call import SEPARATOR, Call
 from dolake.catalog.documents import METADATA_PATH
+from dolake.catalog.locations import is_own
 from dolake.catalog.places import folders_of
 from dolake.catalog.tenants import check_paths
 from dolake.catalog.values import Json, read_text
 from dolake.errors import Conflict, DoLakeError, Forbidden, InvalidInput, Unavailable
 from dolake.identity.grants import NOBODY_YET, PIPELINE
 from dolake.storage.reach import Reach, Unsigned, is_below
+from dolake.tables.tiers import COLD
 
 if TYPE_CHECKING:
     from dolake.storage.delegation import Delegation
@@ -108,14 +110,17 @@ def _reach(call: Call, read_metadata: Callable[[], Json], *, is_writing: bool = 
             if storage.is_inside(place):
                 found = storage.resolve(place)
                 check_paths(storage, grant, [found])
-                places[found] = None
+                if not is_own(storage, found):
+                    places[found] = None
         except DoLakeError:
             continue
     if not places:
         return None
     may_write = is_writing and grant.may(("write",)) and call.pin is None
     # Outside the warehouse there may be what nobody but its owner should write to, and the catalog knows nothing of it.
-    writes = tuple(place for place in places if may_write and is_below(place, [storage.root]))
+    writes = tuple(
+        place for place in places if may_write and is_below(place, [storage.root]) and storage.tiers.of(place) != COLD
+    )
     return Reach(tuple(places), () if writes and call.catalog.places.are_managed(writes) else writes)
 
 

@@ -64,18 +64,23 @@ def checked_location(storage: Storage, wanted: str) -> str:
     if location.startswith("r2://"):  # the same place, in the spelling that all engines know
         location = "s3://" + location.removeprefix("r2://")
     is_plain = not {".", ".."} & set(location.split("/")) and len(location.encode()) <= _LOCATION_LENGTH_MAX_BYTES
-    is_ours = f"{location}/".startswith(f"{storage.root}/{COPY_FOLDER}/")
     if (
         not is_plain
         or not storage.is_inside(location)
-        or is_ours
         or storage.tiers.of(storage.resolve(location)) == COLD
+        or is_own(storage, storage.resolve(location))
     ):
         raise InvalidInput(
             f"location {wanted[:200]} is not inside the warehouse {storage.root}",
             hint="leave it out, or choose one below it",
         )
     return location
+
+
+def is_own(storage: Storage, resolved: str) -> bool:
+    """Whether this place, in its one spelling, lies in the home's copy or around it."""
+    copy = f"{storage.root}/{COPY_FOLDER}/"
+    return f"{resolved}/".startswith(copy) or copy.startswith(f"{resolved}/")
 
 
 def _folder(part: str) -> str:
