@@ -80,11 +80,17 @@ class Holder:
 
 
 def config_of(answer: dict[str, Any]) -> dict[str, str]:
-    """The one entry of an answer, which says the same as its config."""
-    (entry,) = answer["storage-credentials"]
-    assert entry["config"] == answer["config"]
-    assert entry["prefix"] == answer["metadata"]["location"]
+    """Of an answer: its entries, one for the table's location and one for its old partitions, say the same."""
+    location = answer["metadata"]["location"]
+    assert warm_prefixes(answer) == [location]
+    assert location.replace("/lake/", "/lake-cold/") in [entry["prefix"] for entry in answer["storage-credentials"]]
+    assert all(entry["config"] == answer["config"] for entry in answer["storage-credentials"])
     return dict(answer["config"])
+
+
+def warm_prefixes(answer: dict[str, Any]) -> list[str]:
+    prefixes = [entry["prefix"] for entry in answer["storage-credentials"]]
+    return [prefix for prefix in prefixes if "/lake-cold/" not in prefix]
 
 
 def rights(config: dict[str, str], location: str) -> set[str]:
@@ -125,6 +131,7 @@ def test_keys_are_for_the_table_and_the_tokens_rights(lake: StoreLake, who: str,
     _, answer = lake.ask(who, "GET", f"{_A}/{table}", asks=VENDED)
     config, root = config_of(answer), f"s3://{lake.bucket}/lake"
     assert rights(config, f"{root}/tenant_a/{table}") == allowed
+    assert rights(config, f"{root}-cold/tenant_a/{table}") == {"read", "list"}
     for elsewhere in ("tenant_a/other", f"tenant_a/{table}2", "tenant_b/mine", "tenant_b/managed"):
         assert rights(config, f"{root}/{elsewhere}") == set(), elsewhere
     holder = Holder(config)
@@ -151,11 +158,13 @@ def test_keys_are_renewed_at_their_own_address(lake: StoreLake) -> None:
     status, answer = lake.ask("reader_a", "GET", f"{_A}/mine/credentials")
     assert status == 200
     (entry,) = answer["storage-credentials"]
-    assert entry["prefix"] == f"s3://{lake.bucket}/lake/tenant_a/mine"
-    assert rights(entry["config"], entry["prefix"]) == {"read", "list"}
+    mine = f"s3://{lake.bucket}/lake/tenant_a/mine"
+    assert mine.startswith(entry["prefix"])  # what it has in common with the place of old partitions
+    assert rights(entry["config"], mine) == {"read", "list"}
+    assert rights(entry["config"], mine.replace("/lake/", "/lake-cold/")) == {"read", "list"}
     _, pinned = lake.ask("writer_a", "GET", f"/lake@0{_A}/mine/credentials")
     (entry,) = pinned["storage-credentials"]
-    assert rights(entry["config"], entry["prefix"]) == {"read", "list"}  # nobody changes the past
+    assert rights(entry["config"], mine) == {"read", "list"}  # nobody changes the past
 
 
 def test_what_makes_a_table_gives_keys_for_it(lake: StoreLake) -> None:
@@ -168,7 +177,7 @@ def test_what_makes_a_table_gives_keys_for_it(lake: StoreLake) -> None:
     assert "write" in rights(config_of(answer), f"s3://{lake.bucket}/lake/tenant_a/made")
     _, answer = lake.ask("reader_a", "POST", f"{_A}/made/plan", {}, asks=VENDED)
     assert answer["status"] == "completed"
-    (entry,) = answer["storage-credentials"]
+    entry = answer["storage-credentials"][0]
     assert rights(entry["config"], entry["prefix"]) == {"read", "list"}
 
 
@@ -220,14 +229,13 @@ def test_a_data_path_of_its_own_is_reached_and_one_outside_is_not(lake: StoreLak
     root = f"s3://{lake.bucket}/lake/tenant_a"
     lake.create("tenant_a", "apart", properties={"write.data.path": f"{root}/elsewhere"})
     _, answer = lake.ask("writer_a", "GET", f"{_A}/apart", asks=VENDED)
-    prefixes = [entry["prefix"] for entry in answer["storage-credentials"]]
-    assert prefixes == [f"{root}/apart", f"{root}/elsewhere"]
+    assert warm_prefixes(answer) == [f"{root}/apart", f"{root}/elsewhere"]
     assert "write" in rights(answer["config"], f"{root}/elsewhere")
     (entry,) = lake.ask("writer_a", "GET", f"{_A}/apart/credentials")[1]["storage-credentials"]
-    assert entry["prefix"] == root
+    assert root.startswith(entry["prefix"])
     lake.create("tenant_a", "outside", properties={"write.data.path": "s3://other-bucket/x"})
     _, answer = lake.ask("admin", "GET", f"{_A}/outside", asks=VENDED)
-    assert [entry["prefix"] for entry in answer["storage-credentials"]] == [f"{root}/outside"]
+    assert warm_prefixes(answer) == [f"{root}/outside"]
 
 
 def test_nobody_reaches_what_the_lake_keeps_for_itself(lake: StoreLake) -> None:
@@ -240,7 +248,7 @@ def test_nobody_reaches_what_the_lake_keeps_for_itself(lake: StoreLake) -> None:
     assert lake.create(".dolake-copy", "spy").startswith(f"s3://{lake.bucket}/lake/_.dolake-copy/spy")
     mine = lake.create("tenant_a", "spy", properties={"write.data.path": own, "write.metadata.path": f"{own}/x"})
     _, answer = lake.ask("admin", "GET", f"{_A}/spy", asks=VENDED)
-    assert [entry["prefix"] for entry in answer["storage-credentials"]] == [mine]
+    assert warm_prefixes(answer) == [mine]
     assert rights(answer["config"], own) == set()
     uri = f"{lake.s3.endpoint}/{lake.bucket}/lake/.dolake-copy/copy.json"
     assert send(lake, "admin", "GET", uri, table="spy") == 403
