@@ -133,6 +133,7 @@ class Forgets:
             kept_from, freed = await self._lake.journal.let_go(self._published, _PUBLISH_WAIT_S)
             if kept_from < done.position:
                 waits.append(self._why_kept(kept_from))
+            waits += await self._copied(done.position)
         except DoLakeError as error:
             waits.append(f"the journal keeps what it has: {error.message}; forget the key again")
         now_ms = self._lake.clock_ms()
@@ -150,6 +151,18 @@ class Forgets:
     async def _published(self, position: Position) -> None:
         self._lake.progress.request_flush()
         await self._lake.progress.wait_committed(position)
+        if self._lake.journal_copy:
+            await self._lake.journal_copy.copy_now()  # what is not copied is not removed
+
+    async def _copied(self, position: Position) -> list[str]:
+        """What the journal's copy in the store still has: it keeps its last segment, which knows all streams."""
+        copy = self._lake.journal_copy
+        if copy is None:
+            return []
+        await copy.copy_now()
+        if copy.oldest >= position:
+            return []
+        return [f"the journal's copy in the store has positions from {copy.oldest} on, until more changes are copied"]
 
     def _why_kept(self, kept_from: Position) -> str:
         places = self._lake.journal.consumers.all()

@@ -68,6 +68,11 @@ class JournalCopy:
         """How many changes the copy has; 0 before the first round."""
         return self._copy.last.position if self._copy.last else 0
 
+    @property
+    def oldest(self) -> int:
+        """The first position of which the copy has the changes; 0 before the first round."""
+        return self._copy.last.segments[0].base if self._copy.last else 0
+
     async def run(self) -> None:
         """Round after round, until `stop`."""
         while not self._is_stopping.is_set():
