@@ -1,4 +1,4 @@
-"""Answers on their way to one client: sent in order by one task at a time, and never kept without bound.
+"""Answers on their way to one client: sent at once, or in order by one task, and never kept without bound.
 
 From connection.py, which posts without waiting; to the socket. Promise: answers leave in the order they were posted; a
 client that does not read them is noticed, and nobody waits for one that is gone.
