@@ -7,7 +7,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-TEST_WORKERS := 4
+TEST_WORKERS := 2
 LOCKS := requirements/base.lock requirements/server.lock requirements/dev.lock
 
 .PHONY: help setup demo check quick test test-rck chaos bench soak lock clean java

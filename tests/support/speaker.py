@@ -67,7 +67,7 @@ class Speaker:
         else:
             await self.socket.send_str(text)
 
-    async def hear(self, timeout_s: float = 20.0) -> dict[str, Any]:
+    async def hear(self, timeout_s: float = 90.0) -> dict[str, Any]:
         """The next message of the server."""
         async with asyncio.timeout(timeout_s):
             message = await self.socket.receive()
