@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.engines import duck_on
+from tests.pipeline.test_publishing import flush
 from tests.support.server import ServerProcess
 
 SHARDS = ("east", "west")
@@ -78,8 +79,7 @@ def _kill_and_compare(folder: Path, *, kills: int, seed: int) -> None:
         processes.bring_the_rest()
         expected = sorted(row for shard in SHARDS for row in _rows(files / f"{shard}.db"))
         assert len(expected) > 100
-        status, answer = server.get("/flush", method="POST")
-        assert status == 200, answer
+        flush(server)
         with duck_on(server.url) as duck:
             found = sorted(duck.execute(f"SELECT {COLUMNS} FROM lake.default.orders").fetchall())  # noqa: S608
         assert found == expected, f"seed {seed}"
