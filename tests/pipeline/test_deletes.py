@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from dolake.pipeline import deletes
 from dolake.pipeline.deletes import DeleteFiles
 from dolake.storage.local import path_of
+from dolake.tables.vectors import vectors_in
 
 DATA = "file:///lake/default/users/data/a.parquet"
 OTHER = "file:///lake/default/users/data/b.parquet"
@@ -81,3 +83,32 @@ def test_positions_are_never_lost_however_little_is_kept_in_memory(
             for path, found in step.items():
                 wanted[path] |= found
         assert {path: set(files.of(path).tolist()) for path in wanted} == wanted
+
+
+def test_a_table_of_format_3_gets_one_file_with_a_vector_for_each_data_file(tmp_path: Path) -> None:
+    location = f"file://{tmp_path}"
+    path = f"{location}/data/region=eu/a.parquet"
+    files = {path: {"spec-id": 3, "partition": ["eu"], "file-path": path}}
+    plan = DeleteFiles(location, {}, format_version=3).plan(
+        {path: positions(1), OTHER: positions(2, 9)}, "try", (), files
+    )
+    mine, other = plan.add[path], plan.add[OTHER]
+    assert mine["file-path"] == other["file-path"]
+    assert (mine["file-format"], mine["referenced-data-file"], mine["record-count"]) == ("puffin", path, 1)
+    assert (mine["spec-id"], mine["partition"], other["spec-id"]) == (3, ["eu"], 0)
+    content = path_of(other["file-path"]).read_bytes()
+    assert len(content) == mine["file-size-in-bytes"]
+    assert {name: found.tolist() for name, found in vectors_in(content).items()} == {path: [1], OTHER: [2, 9]}
+    assert DeleteFiles(location, plan_entries(plan), format_version=3).of(OTHER).tolist() == [2, 9]
+
+
+def test_a_vector_replaces_a_delete_file_of_format_2_and_has_its_positions(tmp_path: Path) -> None:
+    location = f"file://{tmp_path}"
+    before = DeleteFiles(location, {}).plan({DATA: positions(4)}, "two")
+    after = DeleteFiles(location, plan_entries(before), format_version=3).plan({DATA: positions(1)}, "three")
+    assert after.remove == [before.add[DATA]]
+    assert DeleteFiles(location, plan_entries(after), format_version=3).of(DATA).tolist() == [1, 4]
+
+
+def plan_entries(plan: deletes.DeletePlan) -> dict[str, list[dict[str, Any]]]:
+    return {path: [entry] for path, entry in plan.add.items()}

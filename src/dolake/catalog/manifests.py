@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.avro.file import AvroFile
+from pyiceberg.io import InputFile
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
     MANIFEST_ENTRY_SCHEMAS,
@@ -71,12 +72,7 @@ class Manifests:
         self._may_go_on()
         self._check_paths([manifest.manifest_path])
         next_row = manifest[_FIRST_ROW_OF_MANIFEST]
-        with AvroFile[ManifestEntry](
-            self._io.new_input(manifest.manifest_path),
-            MANIFEST_ENTRY_SCHEMAS[_NEWEST],
-            read_types={-1: ManifestEntry, 2: DataFile},
-            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-        ) as reader:
+        with _entries(self._io.new_input(manifest.manifest_path)) as reader:
             ordered = _ordering(reader.schema.find_field(_PARTITION_ID).field_type, partition_ids)
             for number, entry in enumerate(reader):
                 if number % _CHECK_EVERY == 0:
@@ -90,6 +86,21 @@ class Manifests:
                     file[FIRST_ROW] = next_row
                     next_row += file.record_count
                 yield _inherit_from_manifest(entry, manifest)
+
+
+def read_entries(manifest: InputFile) -> list[ManifestEntry]:
+    """Of files that are there, with all that format 3 says of them; what they inherit is not filled in."""
+    with _entries(manifest) as reader:
+        return [entry for entry in reader if entry.status != ManifestEntryStatus.DELETED]
+
+
+def _entries(manifest: InputFile) -> AvroFile[ManifestEntry]:
+    return AvroFile[ManifestEntry](
+        manifest,
+        MANIFEST_ENTRY_SCHEMAS[_NEWEST],
+        read_types={-1: ManifestEntry, 2: DataFile},
+        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    )
 
 
 def _ordering(found: Any, wanted: Sequence[int]) -> Callable[[Record], Record] | None:

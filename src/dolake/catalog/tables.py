@@ -37,7 +37,7 @@ from dolake.tables.types import source_name
 
 _DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 _TRIES_MAX = 5
-_FORMAT_MAX = 2
+_FORMAT_MAX = 3
 _WRITERS = 8
 _Part = TypeVar("_Part")
 

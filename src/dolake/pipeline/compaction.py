@@ -27,6 +27,7 @@ from dolake.pipeline.arranging import partition_of
 from dolake.pipeline.deletes import DeletePlan, Positions
 from dolake.pipeline.files import remove_files
 from dolake.pipeline.iceberg import TableChange
+from dolake.pipeline.origins import Origin
 from dolake.pipeline.publish import Publisher, sync_manifests
 from dolake.pipeline.rewriting import Moves, RewriteJob, Rewritten, rewrite
 from dolake.pipeline.sourcetables import SourceTable, brief
@@ -61,6 +62,7 @@ class _Piece:
     token: str
     old: dict[str, Positions]
     entries: list[Json]
+    origins: dict[str, Origin]
 
 
 class Compactor:
@@ -145,7 +147,8 @@ class Compactor:
         source.busy.update(paths)
         old = {path: source.deletes.of(path) if is_state else _NONE for path in paths}
         token = f"{'moved' if to else 'compacted'}-{uuid.uuid4().hex[:12]}"
-        return _Piece(source, is_state, location, token, old, [files[path] for path in paths])
+        origins = self._publisher.tables.origins(source, paths) if is_state else {}
+        return _Piece(source, is_state, location, token, old, [files[path] for path in paths], origins)
 
     def _job(self, piece: _Piece, target_bytes: int) -> RewriteJob:
         table = piece.source.state if piece.is_state else piece.source.changes
@@ -158,6 +161,7 @@ class Compactor:
             token=piece.token,
             has_keys=piece.is_state,
             has_source_in_key=self._publisher.tables.has_source_in_key,
+            origins=piece.origins,
             **(piece.source.place_of(piece.entries[0]["file-path"]) if piece.is_state else {}),
         )
 
@@ -211,11 +215,10 @@ class Compactor:
         self._refresh(source, is_state=piece.is_state)
 
     def _refresh(self, source: SourceTable, *, is_state: bool) -> None:
-        iceberg = self._publisher.iceberg
         if is_state:
-            source.state = iceberg.refresh(source.state)
+            self._publisher.tables.refresh_state(source)
         else:
-            source.changes = iceberg.refresh(source.changes)
+            source.changes = self._publisher.iceberg.refresh(source.changes)
 
     def _remove(self, piece: _Piece) -> None:
         table = piece.source.state if piece.is_state else piece.source.changes

@@ -1,7 +1,8 @@
 """The position deletes of a state table: for each data file one delete file, replaced when more of its rows go.
 
-From publish.py. Promise: a data file never has two delete files of ours, so that readers open one and a compaction
-knows which to take along. Positions last used are kept in memory, up to a bound; the others are read again.
+From publish.py. In a table of format 3 they are deletion vectors, those of a publish in one Puffin file. Promise: a
+data file never has two delete files or vectors of ours, so that readers open one and a compaction knows which to take
+along. Positions last used are kept in memory, up to a bound; the others are read again.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dolake.pipeline.arranging import folder_of, mark_of
-from dolake.pipeline.files import new_file, read_positions, write_deletes
+from dolake.pipeline.files import new_file, read_positions, write_deletes, write_vectors
 
 Json = dict[str, Any]
 Positions = NDArray[np.uint32]
 _CACHED_MAX = 8_000_000
 _NO_FILES: Mapping[str, Json] = {}
 _WRITERS = 4
+VECTORS_FORMAT_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,11 @@ def union(known: Positions, more: Positions) -> Positions:
 class DeleteFiles:
     """The delete files of one table by the data file that they name."""
 
-    def __init__(self, location: str, entries: Mapping[str, Sequence[Json]], cold: str = "") -> None:
+    def __init__(
+        self, location: str, entries: Mapping[str, Sequence[Json]], cold: str = "", format_version: int = 2
+    ) -> None:
         self._location = location
+        self._has_vectors = format_version >= VECTORS_FORMAT_MIN
         self._places = (location, cold) if cold else (location,)
         """Where data files are. Delete files are all in the first one, because they are replaced again and again."""
         self._entries = {path: list(found) for path, found in entries.items() if found}
@@ -61,17 +66,25 @@ class DeleteFiles:
         dropped: Sequence[str] = (),
         files: Mapping[str, Json] = _NO_FILES,
     ) -> DeletePlan:
-        """Write new delete files that have these positions too; several at a time, for most of it is waiting.
+        """Write new delete files, or vectors, that have these positions too.
 
         `files` are the entries of the data files: a delete file is of the same partition as the file that it names.
         """
         merged = {path: union(self._known(path), positions) for path, positions in gone.items()}
+        marks = {path: mark_of(files[path]) if path in files else {} for path in merged}
+        add = self._write(merged, token, marks)
+        return DeletePlan(add, self._entries_of([*gone, *dropped]), merged, dropped)
+
+    def _write(self, merged: Mapping[str, Positions], token: str, marks: Mapping[str, Json]) -> dict[str, Json]:
+        """A delete file for each data file, several at a time, for most of it is waiting; vectors are one file."""
+        if not merged:
+            return {}
+        if self._has_vectors:
+            return write_vectors(merged, new_file(self._location, token, kind="puffin"), marks)
         with ThreadPoolExecutor(_WRITERS) as threads:
             targets = [new_file(self._location, token, folder_of(self._places, path)) for path in merged]
-            marks = [mark_of(files[path]) if path in files else {} for path in merged]
-            written = threads.map(write_deletes, merged, merged.values(), targets, marks)
-            add = dict(zip(merged, written, strict=True))
-        return DeletePlan(add, self._entries_of([*gone, *dropped]), merged, dropped)
+            written = threads.map(write_deletes, merged, merged.values(), targets, marks.values())
+            return dict(zip(merged, written, strict=True))
 
     def apply(self, plan: DeletePlan) -> None:
         for path in plan.dropped:
@@ -92,7 +105,7 @@ class DeleteFiles:
         if path in self._positions:
             self._positions.move_to_end(path)
             return self._positions[path]
-        parts = [read_positions(entry["file-path"]) for entry in self._entries.get(path, ())]
+        parts = [read_positions(entry) for entry in self._entries.get(path, ())]
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint32)
 
     def _keep(self, path: str, positions: Positions) -> None:

@@ -1,6 +1,7 @@
 """Parquet files of an Iceberg table, written with Arrow: rows, position deletes, and what a commit says of them.
 
-From tasks.py (rows, in Spark's workers) and deletes.py (position deletes); to iceberg.py, which commits them.
+From tasks.py (rows, in Spark's workers) and deletes.py (position deletes, and vectors in a Puffin file where a table is
+of format 3); to iceberg.py, which commits them.
 Promise: a file whose entry is returned is durable, with Iceberg's field ids and bounds.
 """
 
@@ -29,6 +30,7 @@ from pyiceberg.types import StringType
 from dolake.pipeline.store import is_local, store
 from dolake.tables.layout import BEFORE, KEY
 from dolake.tables.rules import LayoutRules
+from dolake.tables.vectors import positions_in, puffin
 
 Json = dict[str, Any]
 _PATH_ID, _POSITION_ID = 2147483546, 2147483545
@@ -144,10 +146,10 @@ class WriteOptions:
         return WriteOptions(rules.compression or self.compression, rules.row_group_size or self.row_group_size)
 
 
-def new_file(location: str, token: str, folder: str = "") -> str:
+def new_file(location: str, token: str, folder: str = "", kind: str = "parquet") -> str:
     """A name for a data file of this table that nobody else has; `folder` is that of its partition."""
     place = f"{location}/data/{folder}" if folder else f"{location}/data"
-    return f"{place}/{token}-{uuid.uuid4()}.parquet"
+    return f"{place}/{token}-{uuid.uuid4()}.{kind}"
 
 
 def remove_file(location: str) -> None:
@@ -249,9 +251,38 @@ def write_deletes(data_file: str, positions: NDArray[Any], location: str, mark: 
     }
 
 
-def read_positions(location: str) -> NDArray[np.uint32]:
-    """The positions in a delete file that names one data file."""
-    column = read_columns(location, ["pos"]).column("pos")
+def write_vectors(
+    positions: Mapping[str, NDArray[Any]], location: str, marks: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Json]:
+    """Write one Puffin file with a deletion vector for each of these data files; its entries by data file."""
+    content, places = puffin(positions)
+    with store().open_write(location) as sink:
+        sink.write(content)
+    return {
+        path: {
+            "spec-id": 0,
+            "content": "position-deletes",
+            "file-path": location,
+            "file-format": "puffin",
+            "partition": [],
+            "file-size-in-bytes": len(content),
+            "record-count": len(gone),
+            "referenced-data-file": path,
+            "content-offset": places[path].offset,
+            "content-size-in-bytes": places[path].size,
+            **marks[path],
+        }
+        for path, gone in positions.items()
+    }
+
+
+def read_positions(entry: Json) -> NDArray[np.uint32]:
+    """The positions in a delete file, or in a vector, that names one data file."""
+    if entry["file-format"].lower() == "puffin":
+        with store().open_read(entry["file-path"]) as source:
+            source.seek(entry["content-offset"])
+            return positions_in(source.read(entry["content-size-in-bytes"]))
+    column = read_columns(entry["file-path"], ["pos"]).column("pos")
     return cast("NDArray[np.uint32]", column.to_numpy().astype(np.uint32))
 
 

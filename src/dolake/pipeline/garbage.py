@@ -26,7 +26,7 @@ from dolake.storage.local import sync_path
 Json = dict[str, Any]
 _FOLDERS = ("data", "metadata")
 _HINT = "version-hint.text"
-_OUR_DATA = re.compile(r"(\d+|compacted|moved|retyped|forgotten)-[0-9a-f]{12}-[0-9a-f-]{36}\.parquet")
+_OUR_DATA = re.compile(r"(\d+|compacted|moved|retyped|forgotten)-[0-9a-f]{12}-[0-9a-f-]{36}\.(parquet|puffin)")
 
 
 @dataclass(frozen=True, slots=True)

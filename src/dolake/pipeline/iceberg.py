@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from dolake.catalog.base import PIPELINE_HEADER
 from dolake.errors import Conflict, DoLakeError, OutcomeUnknown, Unavailable
 from dolake.pipeline.java_classes import PLAIN_FILES, STORE_FILES, add_class
+from dolake.pipeline.origins import Origin
 from dolake.pipeline.store import is_local, store
 from dolake.tables.layout import MANAGED, OURS
 from dolake.tables.types import source_name
@@ -45,6 +46,7 @@ class IcebergTable:
     """All partition specs that it ever had; the current one is the last."""
     sorted_by: frozenset[int] = frozenset()
     """The ids of the columns of all sort orders that it ever had."""
+    format_version: int = 2
     pending: Any = None
     """A transaction of Java that has changed the schema already: what is staged goes into the same commit."""
 
@@ -177,7 +179,7 @@ class Iceberg:
         self._table_commit = iceberg.catalog.TableCommit.create
         # Iceberg waits for its own threads by looking every 10 ms; a publish has few manifests for each table.
         self._at_once = iceberg.relocated.com.google.common.util.concurrent.MoreExecutors.newDirectExecutorService()
-        self._mapper = iceberg.util.JsonUtil.mapper()
+        self._mapper, self._format_of = iceberg.util.JsonUtil.mapper(), iceberg.TableUtil.formatVersion
         self._identifiers: dict[tuple[str, ...], Any] = {}
 
     # --- tables ------------------------------------------------------------------------------------------------------
@@ -287,6 +289,14 @@ class Iceberg:
         except Py4JJavaError as error:
             raise _translated(error) from error
 
+    def upgrade(self, table: IcebergTable, format_version: int) -> IcebergTable:
+        """The table in a later format of Iceberg's, for which nothing is written anew."""
+        try:
+            _set_properties(table.java.updateProperties(), {"format-version": str(format_version)})
+            return self._table(table.name, table.java)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
     def take_over(self, table: IcebergTable, schema: Json, properties: Mapping[str, str]) -> IcebergTable:
         """A table that somebody else has made becomes ours: with our columns, and all of its own may be null."""
         try:
@@ -375,6 +385,25 @@ class Iceberg:
                 yield entry(task.file()), [entry(each) for each in task.deletes()]
         finally:
             tasks.close()
+
+    def origins(self, table: IcebergTable, *, is_newest: bool = False) -> dict[str, Origin]:
+        """Where the rows of data files come from: of all files, or of those that the newest snapshot has added."""
+        if table.snapshot_id is None:
+            return {}
+        try:
+            if is_newest:
+                snapshot = table.java.currentSnapshot()
+                number = snapshot.sequenceNumber()
+                added = _each(snapshot.addedDataFiles(table.java.io()).iterator())
+                return {file.location(): Origin(file.firstRowId(), number) for file in added}
+            tasks = table.java.newScan().planFiles()
+            try:
+                files = (task.file() for task in _each(tasks.iterator()))
+                return {file.location(): Origin(file.firstRowId(), file.dataSequenceNumber()) for file in files}
+            finally:
+                tasks.close()
+        except Py4JJavaError as error:
+            raise _translated(error) from error
 
     # --- publishing --------------------------------------------------------------------------------------------------
 
@@ -473,6 +502,7 @@ class Iceberg:
             java=java,
             specs=self._specs(java),
             sorted_by=self._sorted_by(java),
+            format_version=self._format_of(java),
         )
 
     def _sorted_by(self, java: Any) -> frozenset[int]:

@@ -225,7 +225,7 @@ class Publisher:
         _apply(part)
         part.source.changes = self.iceberg.refresh(part.source.changes)
         if part.has_state:
-            part.source.state = self.iceberg.refresh(part.source.state)
+            self.tables.refresh_state(part.source)
 
     def _stage_indexes(self, staged: list[StagedTable], commits: list[StagedCommit]) -> None:
         snapshots = {commit.name: commit.snapshot_id for commit in commits}

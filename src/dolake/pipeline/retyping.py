@@ -171,6 +171,7 @@ class Retyper:
             lifted=tuple(work.types),
             folder=folder_of(work.source.tiers.folders(table.location), path),
             mark=mark_of(entry),
+            origins=self._publisher.tables.origins(work.source, [path]) if is_state else {},
         )
 
     def _check(self, work: _Work) -> None:

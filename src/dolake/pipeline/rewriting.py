@@ -20,6 +20,7 @@ from dolake.pipeline.arranging import sorted_rows
 from dolake.pipeline.deletes import Positions
 from dolake.pipeline.files import RowsFile, Shape, WriteOptions, fitted, new_file, parquet_file, shape_of
 from dolake.pipeline.lifting import lifted
+from dolake.pipeline.origins import Origin, traced, with_origins
 from dolake.pipeline.tasks import hashes_of
 from dolake.tables.ordering import SortKey
 
@@ -49,6 +50,8 @@ class RewriteJob:
     """Of the partition that all these files are in: what a commit says of the new ones."""
     sort: tuple[SortKey, ...] = ()
     sort_order_id: int = 0
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Of each file's rows, where the table is of a format that keeps this."""
 
 
 @dataclass(slots=True)
@@ -74,7 +77,7 @@ def rewrite(job: RewriteJob) -> Rewritten:
 
 
 def _rewrite(job: RewriteJob) -> Rewritten:
-    shape = shape_of(job.schema)
+    shape = shape_of(with_origins(job.schema) if job.origins else job.schema)
     done = Rewritten()
     mark = dict(job.mark)
     groups = _row_groups(job, shape)
@@ -150,6 +153,8 @@ def _live_groups(path: str, deleted: Positions, shape: Shape, job: RewriteJob) -
         first = 0
         for number in range(file.num_row_groups):
             found = file.read_row_group(number)
+            if job.origins:
+                found = traced(found, job.origins[path], first)
             low, high = np.searchsorted(deleted, (first, first + found.num_rows))
             rows = as_now(found, deleted[low:high].astype(np.int64) - first, shape, job.ids_before)
             yield lifted(rows, job.lifted) if job.lifted else rows

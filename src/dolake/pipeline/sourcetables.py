@@ -21,8 +21,9 @@ from dolake.errors import Conflict
 from dolake.keyindex import Block, KeyIndex, StaleIndex, rebuild
 from dolake.pipeline.arranging import Arrangement, arrangement, folder_of, mark_of, name_of, partition_of
 from dolake.pipeline.catalog_http import CatalogHttp
-from dolake.pipeline.deletes import DeleteFiles
+from dolake.pipeline.deletes import VECTORS_FORMAT_MIN, DeleteFiles
 from dolake.pipeline.iceberg import Iceberg, IcebergTable
+from dolake.pipeline.origins import Origin
 from dolake.pipeline.quarantine import quarantine_of
 from dolake.pipeline.tasks import KeysJob, TablePlan, read_keys
 from dolake.tables import layout
@@ -76,6 +77,8 @@ class SourceTable:
     """Data files that a compaction is reading: publishes do not merge them."""
     arrangement: Arrangement = field(default_factory=Arrangement)
     """Of the state's files that are written from now on."""
+    origins: dict[str, Origin] = field(default_factory=dict)
+    """Of the rows of the state's data files; empty until somebody has to know."""
 
     @contextlib.contextmanager
     def trusting_index(self) -> Iterator[KeyIndex]:
@@ -404,6 +407,8 @@ class SourceTables:
         changes = self._load(changes_name) or self._iceberg.create(changes_name, changes_schema, properties)
         reach("half_grown")
         state = self._load(state_name)
+        version = max(self._rules.of(name).layout.format_version, state.format_version if state else 0)
+        properties = layout.properties(name, version)
         if state is None:
             partitions = self._wanted_partitions(name, state_schema) or []
             state = self._iceberg.create(state_name, state_schema, properties, partitions)
@@ -439,11 +444,13 @@ class SourceTables:
         return found
 
     def _open(self, name: str, state: IcebergTable, changes: IcebergTable) -> SourceTable:
+        state = self._in_wanted_format(name, state)
         columns = layout.columns_of(json.loads(state.schema))
         found = list(self._iceberg.files(state))
         files = {data["file-path"]: brief(data) for data, _ in found}
         cold = self.tiers.folder(state.location, COLD)
-        deletes = DeleteFiles(state.location, {data["file-path"]: entries for data, entries in found}, cold)
+        known = {data["file-path"]: entries for data, entries in found}
+        deletes = DeleteFiles(state.location, known, cold, state.format_version)
         folder = self._folder / state.uuid
         try:
             index = KeyIndex.open(folder, state.snapshot_id, is_verified=folder not in self._verified)
@@ -460,6 +467,30 @@ class SourceTables:
         )
         self._arrange(found_table)
         return found_table
+
+    def _in_wanted_format(self, name: str, state: IcebergTable) -> IcebergTable:
+        """Files and deletes that are there stay as they are; the way back is not one that Iceberg has."""
+        wanted = self._rules.of(name).layout.format_version
+        if wanted <= state.format_version:
+            return state
+        logger.info("format raised", extra={"table": name, "format": wanted})
+        return self._iceberg.upgrade(state, wanted)
+
+    def origins(self, source: SourceTable, paths: Iterable[str]) -> dict[str, Origin]:
+        """Where the rows of these data files of the state come from, to be taken along; nothing before format 3."""
+        if source.state.format_version < VECTORS_FORMAT_MIN:
+            return {}
+        wanted = list(paths)
+        if any(path not in source.origins or source.origins[path].first_row_id is None for path in wanted):
+            source.origins = self._iceberg.origins(source.state)
+        return {path: source.origins[path] for path in wanted}
+
+    def refresh_state(self, source: SourceTable) -> None:
+        """Something was committed to it; in time it is known where the rows come from that it has added."""
+        source.state = self._iceberg.refresh(source.state)
+        if source.origins:
+            known = source.origins | self._iceberg.origins(source.state, is_newest=True)
+            source.origins = {path: each for path, each in known.items() if path in source.files}
 
     # --- partitions and order ----------------------------------------------------------------------------------------
 

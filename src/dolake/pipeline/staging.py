@@ -254,6 +254,7 @@ class Staging:
             has_source_in_key=self._tables.has_source_in_key,
             ids_before=_ids_before(source.rebuild, source.state.schema, is_state=True),
             lifted=source.rebuild.columns if source.rebuild else (),
+            origins=self._tables.origins(source, files),
             **source.place_of(next(iter(files))),
         )
 

@@ -1,7 +1,8 @@
 """Iceberg metadata that nobody commits: a snapshot of a table, and the same without the rows that the tail replaces.
 
 From live.py and time_travel.py; to DuckDB, which reads it like any other metadata file and so prunes files and leaves
-out deleted rows by itself. Promise: nothing of it is outside the scratch folder, and what no query uses is removed.
+out deleted rows by itself. A table of format 3 is shown to it as one of format 2 (vectors.py says why). Promise:
+nothing of it is outside the scratch folder, and what no query uses is removed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from pyiceberg.typedef import Record
 
 from dolake.errors import Unavailable
 from dolake.pipeline.files import DELETES
+from dolake.query.vectors import FORMAT_MIN, Vectors, joined, refuse_unreadable
 
 Json = dict[str, Any]
 Positions = Mapping[str, NDArray[np.uint32]]
@@ -53,8 +55,8 @@ class Overlay:
     """A metadata file; it is there for as long as somebody holds this."""
 
     path: Path
-    made_of: tuple[Json, Json, Path] | None = None
-    """Table, snapshot and file of the rows that are left out, where some are."""
+    made_of: tuple[Json, Json, Path | None] | None = None
+    """Table, snapshot and file of the rows that are left out, where it is not just that snapshot."""
 
 
 class Overlays:
@@ -65,6 +67,7 @@ class Overlays:
         self._numbers = itertools.count(1)
         self._io = PyArrowFileIO()
         self._lake = lake or self._io
+        self._vectors = Vectors(self._lake)
         self._keeping = threading.Lock()
         self._lists: dict[str, list[ManifestFile]] = {}
         self._refused: dict[str, Unavailable] = {}
@@ -78,25 +81,37 @@ class Overlays:
         if overlay.made_of is None:
             return overlay, None
         metadata, snapshot, deletes = overlay.made_of
-        return self.plain(metadata, snapshot), deletes
+        return self._as_it_is(metadata, snapshot), deletes
 
     def plain(self, metadata: Json, snapshot: Json) -> Overlay:
         """A table as of one of its snapshots."""
+        if metadata["format-version"] >= FORMAT_MIN:
+            return self.without(metadata, snapshot, {})
+        return self._as_it_is(metadata, snapshot)
+
+    def _as_it_is(self, metadata: Json, snapshot: Json) -> Overlay:
         return self._write(metadata, snapshot, snapshot["manifest-list"], [])
 
     def without(self, metadata: Json, snapshot: Json, positions: Positions) -> Overlay:
         """The same without these rows of its data files."""
         number = next(self._numbers)
         deletes, manifest, manifests = (self._folder / f"{number}.{end}" for end in ("parquet", "m.avro", "l.avro"))
-        _write_deletes(deletes, positions)
-        entry = self._write_manifest(manifest, metadata, deletes, sum(map(len, positions.values())))
         known = self._manifests_of(snapshot["manifest-list"])
+        if metadata["format-version"] >= FORMAT_MIN:
+            refuse_unreadable(_schema_json(metadata))
+            known, gone = self._vectors.split(known)
+            positions = joined([gone, positions])
+        if positions:
+            _write_deletes(deletes, positions)
+            count = sum(map(len, positions.values()))
+            known = [*known, self._write_manifest(manifest, metadata, deletes, count)]
         sequence = int(snapshot["sequence-number"]) + 1
         with write_manifest_list(_FORMAT, self._io.new_output(str(manifests)), _ID, None, sequence, "null") as writer:
-            writer.add_manifests([*known, entry])
+            writer.add_manifests(known)
         later = snapshot | {"sequence-number": sequence}
-        made_of = metadata, snapshot, deletes
-        return self._write(metadata, later, str(manifests), [deletes, manifest, manifests], made_of)
+        made_of = metadata, snapshot, deletes if positions else None
+        shown = metadata | {"format-version": _FORMAT}
+        return self._write(shown, later, str(manifests), [deletes, manifest, manifests], made_of)
 
     def fetch(self, snapshot: Json | None) -> None:
         """Try to have what `without` may need of a store, before others are locked out: it may take its time."""
@@ -131,8 +146,7 @@ class Overlays:
         if key not in self._schemas:
             while len(self._schemas) >= _LISTS_MAX:
                 del self._schemas[next(iter(self._schemas))]
-            found = next(each for each in metadata["schemas"] if each["schema-id"] == key[1])
-            self._schemas[key] = Schema.model_validate(found)
+            self._schemas[key] = Schema.model_validate(_schema_json(metadata))
         return self._schemas[key]
 
     def _write(
@@ -141,7 +155,7 @@ class Overlays:
         snapshot: Json,
         manifest_list: str,
         others: list[Path],
-        made_of: tuple[Json, Json, Path] | None = None,
+        made_of: tuple[Json, Json, Path | None] | None = None,
     ) -> Overlay:
         path = self._folder / f"{next(self._numbers)}.metadata.json"
         own = snapshot | {"snapshot-id": _ID, "manifest-list": manifest_list, "summary": {"operation": "append"}}
@@ -180,6 +194,11 @@ class Overlays:
         with _DeletesWriter(spec, schema, output, _ID, "null") as writer:
             writer.add(entry)
         return writer.to_manifest_file()
+
+
+def _schema_json(metadata: Json) -> Json:
+    current: Json = next(each for each in metadata["schemas"] if each["schema-id"] == metadata["current-schema-id"])
+    return current
 
 
 def _spec_id(metadata: Json) -> int:

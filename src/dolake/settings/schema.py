@@ -159,6 +159,7 @@ class TableSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     parquet_row_group_size: Annotated[int, Meta(ge=1, le=COUNT_MAX)] | None = None
     parquet_compression: Literal["none", "snappy", "gzip", "zstd"] | None = None
     archive_after_days: Annotated[int, Meta(ge=0, le=DAYS_MAX)] | None = None
+    format_version: Literal[2, 3] = 2
 
 
 def problem_with_tables(tables: Mapping[str, TableSettings]) -> str:

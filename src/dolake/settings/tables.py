@@ -49,6 +49,7 @@ def _table_rules(lake: DoLakeConfig, table: TableSettings) -> TableRules:
             target_file_size_bytes=table.target_file_size_bytes,
             row_group_size=table.parquet_row_group_size or lake.parquet_row_group_size,
             compression=table.parquet_compression or lake.parquet_compression,
+            format_version=table.format_version,
         ),
         rebuild_rows_max=lake.rebuild_rows_max if table.rebuild_rows_max is None else table.rebuild_rows_max,
         is_fail_stop=table.fail_stop,

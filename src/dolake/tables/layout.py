@@ -89,12 +89,12 @@ def is_known(type_: Any) -> bool:
     return type_["type"] in ("list", "struct") and all(each != "uuid" and is_known(each) for each in inside)
 
 
-def properties(table: str) -> dict[str, str]:
+def properties(table: str, format_version: int = 2) -> dict[str, str]:
     """What both tables say of themselves."""
     return {
         MANAGED: "true",
         OURS: table,
-        "format-version": "2",
+        "format-version": str(format_version),
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "20",
         "write.delete.mode": "merge-on-read",

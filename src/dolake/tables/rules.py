@@ -60,6 +60,8 @@ class LayoutRules(msgspec.Struct, frozen=True):
     target_file_size_bytes: int | None = None
     row_group_size: int | None = None
     compression: str | None = None
+    format_version: int = 2
+    """Of Iceberg, for the state; a table that has a later one already keeps it."""
 
     @property
     def is_by_date(self) -> bool:

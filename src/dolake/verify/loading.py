@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dolake.tables.layout import BEFORE, KEY, RESCUED, SOURCE
 from dolake.verify.base import Advance, Check
 from dolake.verify.files import DataFile, StoredRows
@@ -134,16 +137,25 @@ def _row_checksum(side: Side, rescued: str, columns: Iterable[Column]) -> str:
 def _load_deletes(connection: duckdb.DuckDBPyConnection, group: Sequence[DataFile], numbers: dict[str, int]) -> int:
     """The rows of these files that are deleted; returns how many they are."""
     connection.execute("DELETE FROM deletes")
+    found = sum(
+        _load_vector(connection, numbers[each.data.location], each.vector) for each in group if len(each.vector)
+    )
     paths = [pattern_of(path) for path in {file: None for each in group for file in each.deletes}]
     if not paths:
-        return 0
+        return found
     names = [each.data.location for each in group]
     insert = """
         INSERT INTO deletes SELECT DISTINCT named.number, pos
         FROM read_parquet($paths)
         JOIN (SELECT unnest($names) AS name, unnest($numbers) AS number) AS named ON named.name = file_path
     """
-    return _run(connection, insert, {"paths": paths, "names": names, "numbers": [numbers[name] for name in names]})
+    numbered = [numbers[name] for name in names]
+    return found + _run(connection, insert, {"paths": paths, "names": names, "numbers": numbered})
+
+
+def _load_vector(connection: duckdb.DuckDBPyConnection, number: int, rows: NDArray[np.uint32]) -> int:
+    """Where the deleted rows of a data file are a vector."""
+    return _run(connection, "INSERT INTO deletes SELECT $number, unnest($rows)", {"number": number, "rows": rows})
 
 
 def _load_groups(
