@@ -122,7 +122,7 @@ def table_files(home: Path, storage: S3Storage | None) -> TableFiles:
 def is_in_store(storage: S3Storage, file: StoredFile) -> bool:
     """Whether the store has it already: then it is the same, unless it is one of those that are written again."""
     try:
-        return file.place.endswith(".parquet") and storage.size(file.place) == file.size
+        return file.place.endswith((".parquet", ".puffin")) and storage.size(file.place) == file.size
     except NotFound:
         return False
 
