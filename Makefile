@@ -34,7 +34,7 @@ quick: $(STAMP) ## the fast tests: under a minute, no Spark
 test: $(STAMP) java ## every test but the chaos runs; what continuous integration runs
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -m "not chaos" $(TEST_ARGS)
 
-test-rck: $(STAMP) java ## Iceberg's REST compatibility kit against a running server (RCK=<path to its run-rck>, RCK_ARGS=--postgres)
+test-rck: $(STAMP) java ## Iceberg's REST compatibility kit against a running server (RCK=<path to its run-rck>, RCK_ARGS="--s3 --postgres")
 	@$(BIN)/python -m tools.run_rck $(RCK_ARGS) $(RCK)
 
 chaos: $(STAMP) java ## let server and pipeline die again and again: nothing is lost or doubled (an hour; CHAOS_ARGS=...)

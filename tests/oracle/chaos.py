@@ -1,9 +1,11 @@
 """`make chaos`: every crash many times over, each on a lake that goes on through all of them; and a table of results.
 
     python -m tests.oracle.chaos --runs 10 --minutes 120
+    python -m tests.oracle.chaos --warehouse s3 --catalog postgres
 
-Writes docs/explain/chaos.md. The exit code is 1 when something differed or there was no time for all runs. A lake with
-a difference is kept for whoever wants to look, and the next run begins a new one.
+Writes docs/explain/chaos.md, with another warehouse or catalog a page of its own beside it. The exit code is 1 when
+something differed or there was no time for all runs. The home of a lake with a difference is kept for whoever wants to
+look, and the next run begins a new one.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tests.oracle.backends import Machines, is_other_store
 from tests.oracle.driver import PIPELINE_POINTS, SERVER_POINTS, Lake, Trouble
-from tests.oracle.troubles import CrashAt, KillPipeline, KillServer
+from tests.oracle.troubles import CrashAt, CutDatabase, KillInUpload, KillPipeline, KillServer, LoseAnswers
 
 PAGE = Path(__file__).parents[2] / "docs" / "explain" / "chaos.md"
 
@@ -46,6 +49,10 @@ _MEANINGS = {
     "collected": "the pipeline, when files that nothing names are gone and its list of them still has them",
     "pipeline killed": "the pipeline, by `kill -9` at a random moment",
     "server killed": "the server, by `kill -9` at a random moment",
+    "upload cut": "the pipeline, by `kill -9` while it uploads a data file",
+    "metadata cut": "the server, by `kill -9` while it uploads a table's metadata",
+    "answers lost": "nobody: the store does not confirm a fifth of the writes, and sends a fifth of the files half",
+    "connections cut": "nobody: the database ends the server's connections again and again",
 }
 
 
@@ -58,6 +65,15 @@ _TROUBLES: dict[str, Callable[[Lake], Trouble]] = {
     "pipeline killed": KillPipeline,
     "server killed": KillServer,
 }
+_OF_A_STORE: dict[str, Callable[[Lake], Trouble]] = {
+    "upload cut": partial(KillInUpload, name=r"/data/.*\.parquet"),
+    "metadata cut": partial(KillInUpload, name=r"/metadata/.*\.metadata\.json", is_servers=True),
+    "answers lost": LoseAnswers,
+}
+"""Of moto's store alone, which has a proxy before it."""
+_OF_A_DATABASE: dict[str, Callable[[Lake], Trouble]] = {"connections cut": CutDatabase}
+_ALL = _TROUBLES | _OF_A_STORE | _OF_A_DATABASE
+_STORES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 _PAGE = """\
 # Chaos: what crashes do to the tables
 
@@ -70,7 +86,7 @@ middle, waits until another has taken over and everything is published, and comp
 - the files: no equality delete, at most one delete file for a data file, and no transaction split by a publish;
 - the processes: nothing is left of the dead one after 15 seconds, and no two pipelines ever published side by side.
 
-A lake goes on through all the crashes of its row, so what one of them broke would show in the next comparison.
+{place} A lake goes on through all the crashes of its row, so what one of them broke would show in the next comparison.
 
 | Who dies, and where | Runs | Changes | Restarts | Differences |
 |---|---:|---:|---:|---:|
@@ -79,7 +95,7 @@ A lake goes on through all the crashes of its row, so what one of them broke wou
 {end}
 
 Made on {date} with seed {seed} in {minutes:.0f} minutes, on {machine}.
-To repeat: `make chaos CHAOS_ARGS="--seed {seed}"`.
+To repeat: `make chaos CHAOS_ARGS="{again}--seed {seed}"`.
 """
 
 
@@ -101,14 +117,14 @@ class Result:
 class Chaos:
     """All runs of all rows, as far as the time allows."""
 
-    def __init__(self, options: argparse.Namespace, console: Console) -> None:
-        self._options, self._console = options, console
+    def __init__(self, options: argparse.Namespace, console: Console, machines: Machines) -> None:
+        self._options, self._console, self._machines = options, console, machines
         self._dice = random.Random(options.seed)
         self._stop_at: float = time.monotonic() + 60 * options.minutes
         self._home = Path(tempfile.mkdtemp(prefix="dolake-chaos-", dir=options.folder))
 
     def run(self) -> list[Result]:
-        results = [Result(name) for name in self._options.only or _TROUBLES]
+        results = [Result(name) for name in self._options.only or _troubles_of(self._options)]
         columns = (TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self._console) as progress:
             bars = [progress.add_task(result.name, total=self._options.runs, start=False) for result in results]
@@ -130,7 +146,8 @@ class Chaos:
         home = self._home / f"{result.name.replace(' ', '-')}-{result.run_count}"
         home.mkdir()
         change_count, restart_count = result.change_count, result.restart_count
-        with Lake(home, seed=self._dice.randrange(2**32)) as lake:
+        seed, place = self._dice.randrange(2**32), (self._options.warehouse, self._options.catalog)
+        with self._machines.backend(*place) as backend, Lake(home, seed=seed, backend=backend) as lake:
             while result.run_count < self._options.runs and not self.is_late:
                 found = self._run_once(lake, result.name)
                 result.run_count += 1
@@ -147,7 +164,7 @@ class Chaos:
     def _run_once(self, lake: Lake, name: str) -> list[str]:
         """What differs after one crash; a run that does not come to its end is a difference, too."""
         try:
-            lake.run(self._options.groups, _TROUBLES[name](lake))
+            lake.run(self._options.groups, _ALL[name](lake))
             return lake.differences()
         except Exception as error:
             return [f"seed {lake.seed}: " + "".join(traceback.format_exception(error))]
@@ -161,14 +178,40 @@ def write_page(results: list[Result], options: argparse.Namespace, minutes: floa
         names = ", ".join(f"`{name}`" for name in options.only)
         end += f" This time it was {names}; the other rows are of an earlier time."
     page = _PAGE.format(
-        rows="\n".join(rows[name] for name in _TROUBLES if name in rows),
+        rows="\n".join(rows[name] for name in _ALL if name in rows),
         end=end,
+        place=_place(options),
+        again=_again(options),
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         seed=options.seed,
         minutes=minutes,
         machine=f"{os.cpu_count()} cores ({platform.machine()}, Python {platform.python_version()})",
     )
     options.page.write_text(page)
+
+
+def _troubles_of(options: argparse.Namespace) -> list[str]:
+    """All that can befall a lake in this place."""
+    has_proxy = options.warehouse == "s3" and not is_other_store()
+    names = [*_TROUBLES, *(_OF_A_STORE if has_proxy else ())]
+    return [*names, *(_OF_A_DATABASE if options.catalog == "postgres" else ())]
+
+
+def _place(options: argparse.Namespace) -> str:
+    warehouse = {"local": "a folder", "s3": "an S3 store"}[options.warehouse]
+    return f"The files are in {warehouse}, the catalog in {_STORES[options.catalog]}."
+
+
+def _again(options: argparse.Namespace) -> str:
+    return "" if _is_default(options) else f"--warehouse {options.warehouse} --catalog {options.catalog} "
+
+
+def _is_default(options: argparse.Namespace) -> bool:
+    return (options.warehouse, options.catalog) == ("local", "sqlite")
+
+
+def _page_of(options: argparse.Namespace) -> Path:
+    return PAGE if _is_default(options) else PAGE.with_stem(f"chaos-{options.warehouse}-{options.catalog}")
 
 
 def _rows_of(page: Path) -> dict[str, str]:
@@ -183,14 +226,22 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=200, help="groups of changes in a run, four or five changes each")
     parser.add_argument("--minutes", type=float, default=120, help="begin no run after so long")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    parser.add_argument("--only", action="append", choices=list(_TROUBLES), help="a kind of crash; may be repeated")
+    parser.add_argument("--only", action="append", choices=list(_ALL), help="a kind of crash; may be repeated")
+    parser.add_argument(
+        "--warehouse", choices=["local", "s3"], default="local", help="s3: see tests/oracle/backends.py"
+    )
+    parser.add_argument("--catalog", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument(
         "--folder", type=Path, help="where the lakes are made; by default the folder for temporary files"
     )
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
+    parser.add_argument("--page", type=Path, help="the page to write")
     options = parser.parse_args()
+    options.page = options.page or _page_of(options)
+    if others := set(options.only or ()) - set(_troubles_of(options)):
+        parser.error(f"{', '.join(sorted(others))}: not with this warehouse and catalog")
     console, started = Console(), time.monotonic()
-    results = Chaos(options, console).run()
+    with Machines() as machines:
+        results = Chaos(options, console, machines).run()
     write_page(results, options, (time.monotonic() - started) / 60)
     console.print(f"wrote {options.page}")
     is_whole = all(result.run_count >= options.runs and not result.differences for result in results)

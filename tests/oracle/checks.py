@@ -318,8 +318,9 @@ def _in_files(catalog: RestCatalog, name: str) -> Iterator[str]:
         if file.content == DataFileContent.EQUALITY_DELETES:
             yield f"{file.file_path} is an equality delete"
         if file.content == DataFileContent.POSITION_DELETES:
-            path = file.file_path.removeprefix("file://")
-            if len(named := set(pq.read_table(path).column("file_path").to_pylist())) != 1:
+            with table.io.new_input(file.file_path).open() as opened:
+                named = set(pq.read_table(opened).column("file_path").to_pylist())
+            if len(named) != 1:
                 yield f"{file.file_path} names {len(named)} data files"
     for task in table.scan().plan_files():
         if len(task.delete_files) > 1:

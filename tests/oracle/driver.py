@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from dolake import crashpoints
 from dolake.errors import Unavailable
 from tests.oracle import engines, processes
+from tests.oracle.backends import LOCAL, Backend
 from tests.oracle.changes import TABLES, Group, Step, examples, groups
 from tests.oracle.checks import Oracle
 from tests.oracle.model import Model
@@ -88,8 +89,8 @@ class Trouble(Protocol):
 class Lake:
     """See the module."""
 
-    def __init__(self, home: Path, *, seed: int) -> None:
-        self.home, self.seed = home, seed
+    def __init__(self, home: Path, *, seed: int, backend: Backend = LOCAL, has_queries: bool = True) -> None:
+        self.home, self.seed, self.backend, self._has_queries = home, seed, backend, has_queries
         self.restart_count = 0
         self.dice = random.Random(seed)
         self._model = Model()
@@ -115,9 +116,11 @@ class Lake:
         return len(self._model.sent)
 
     def _new_server(self, point: str | None, batch_events_max: int = 200_000) -> ServerProcess:
-        environ = {crashpoints.VARIABLE: f"{point}@{self.flag}"} if point else {}
+        environ = dict(self.backend.environ) | ({crashpoints.VARIABLE: f"{point}@{self.flag}"} if point else {})
         settings = _SETTINGS.format(batch_events_max=batch_events_max)
-        return ServerProcess(self.home, has_pipeline=True, settings=settings, environ=environ)
+        return ServerProcess(
+            self.home, has_pipeline=True, has_queries=self._has_queries, settings=settings, environ=environ
+        )
 
     # --- a run -------------------------------------------------------------------------------------------------------
 
@@ -192,7 +195,7 @@ class Lake:
         _, row = self.server.get("/v1/published")
         _, status = self.server.get("/status")
         ends = {id_: end for stream in self.streams for id_, end in stream.ends.items()}
-        with engines.opened(self.server.url, spark) as (catalog, readers):
+        with engines.opened(self.server.url, spark, self.backend.store) as (catalog, readers):
             found = Oracle(self._model, ends).differences(catalog, readers, tables)
         if not row["position"] == status["durablePosition"] == self.change_count:
             found.append(f"{row} is published, {status['durablePosition']} durable, {self.change_count} sent")

@@ -1,0 +1,119 @@
+"""A forgotten key leaves the copy of the home that is in the store, too, and a lake comes back from that copy."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dolake.client.sync import connect
+from tests.journeys.asking_support import flush, insert, wait_until
+from tests.support.command import dolake
+from tests.support.s3 import S3Server
+from tests.support.server import ServerProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_KEY = "QzMarker"
+_SETTINGS = """\
+freshness_target_ms = 60_000
+[journal]
+copy = true
+copy_interval_ms = 1_000
+"""
+
+
+@pytest.fixture
+def environ(s3: S3Server) -> dict[str, str]:
+    return s3.environment(f"s3://{s3.new_bucket()}/lake")
+
+
+@pytest.fixture
+def server(tmp_path: Path, environ: dict[str, str]) -> Iterator[ServerProcess]:
+    home = tmp_path / "lost"
+    with ServerProcess(home, settings=_SETTINGS, environ=environ, has_pipeline=True, has_queries=False) as running:
+        yield running
+
+
+def test_a_forgotten_key_is_in_no_copy_and_the_lake_comes_back_without_it(
+    server: ServerProcess, tmp_path: Path, s3: S3Server, environ: dict[str, str]
+) -> None:
+    with connect(server.url, source="shop") as lake:
+        lake.send([insert("people", "1", name="Ann"), insert("people", _KEY, name=_KEY)])
+        wait_until(lambda: _copied(server) == 2, lambda: server.log[-2000:])
+        assert _traces(s3, environ)
+        lake.send([insert("people", "2", name="Bo")])
+        flush(server)
+        done = lake.forget("people", _KEY)
+        assert (done.rows_removed, done.changes_blanked) == (1, 1)
+        # The copy keeps its last segment, for the streams that it knows: Bo's, of which the report speaks.
+        assert all("the journal's copy in the store has positions from" in each for each in done.waits), done.waits
+        assert _traces(s3, environ) == []
+        lake.send([insert("people", "3", name="Cy")])  # not published when the machine is lost
+        wait_until(lambda: _copied(server) == 4, lambda: server.log[-2000:])
+    server.kill()
+
+    found = tmp_path / "found"
+    found.mkdir()
+    (found / "dolake.toml").write_text(_SETTINGS)
+    said = dolake("recover", "--home", found, environ=environ)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "4 changes, 3 of them in tables" in said.stdout
+    with ServerProcess(found, environ=environ, has_pipeline=True, has_queries=False) as again:
+        flush(again)
+        assert again.stop() == 0
+    report = dolake("verify", "--home", found, environ=environ)
+    assert report.returncode == 0, report.stdout + report.stderr
+    assert "0 differences" in report.stdout
+    assert _traces(s3, environ) == []
+
+
+def test_a_key_in_the_last_segment_of_the_copy_goes_with_the_next_changes(
+    server: ServerProcess, s3: S3Server, environ: dict[str, str]
+) -> None:
+    with connect(server.url, source="shop") as lake:
+        lake.send([insert("people", _KEY, name=_KEY)])
+        flush(server)
+        (why,) = lake.forget("people", _KEY).waits
+        assert "until more changes are copied" in why
+        assert _traces(s3, environ)
+        lake.send([insert("people", "1", name="Ann")])
+        wait_until(lambda: not _traces(s3, environ), lambda: server.log[-2000:])
+        flush(server)
+        assert lake.forget("people", _KEY).rows_removed == 0
+
+
+def _copied(server: ServerProcess) -> int:
+    return int(server.get("/status")[1]["journal"]["copy"]["position"] or 0)
+
+
+def _traces(s3: S3Server, environ: dict[str, str]) -> list[str]:
+    """The objects of the copy that have the key in them, also inside the archive of the home."""
+    bucket = environ["DOLAKE_STORAGE_LOCATION"].split("/")[2]
+    client = s3.client()
+    try:
+        keys = [each["Key"] for each in client.list_objects_v2(Bucket=bucket, Prefix="lake/.dolake-copy/")["Contents"]]
+        bodies = {key: _read(client, bucket, key) for key in keys}
+    finally:
+        client.close()
+    assert bodies
+    return [key for key, body in bodies.items() if any(_KEY.encode() in part for part in _parts(body))]
+
+
+def _read(client: object, bucket: str, key: str) -> bytes:
+    """Nothing where the server has removed it since it was listed."""
+    try:
+        data: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()  # type: ignore[attr-defined]
+    except client.exceptions.NoSuchKey:  # type: ignore[attr-defined]
+        return b""
+    return data
+
+
+def _parts(body: bytes) -> Iterator[bytes]:
+    yield body
+    if zipfile.is_zipfile(io.BytesIO(body)):
+        with zipfile.ZipFile(io.BytesIO(body)) as archive:
+            yield from map(archive.read, archive.namelist())

@@ -1,0 +1,76 @@
+"""The oracle again on a lake whose files are in S3 and whose catalog is in Postgres: nothing is lost or doubled there.
+
+With fewer changes than test_oracle.py, the crashes that have to do with files and the catalog, and what a store and a
+database can do by themselves. `make chaos CHAOS_ARGS="--warehouse s3 --catalog postgres"` does all of it at length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.oracle.backends import Machines, is_other_store
+from tests.oracle.conftest import SEED
+from tests.oracle.driver import Lake
+from tests.oracle.troubles import CrashAt, CutDatabase, KillInUpload, KillPipeline, LoseAnswers
+from tests.support.postgres import PostgresServer
+from tests.support.s3 import S3Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_ORDER = ("publish_unanswered", "staged", "published", "before_rewrite", "landed", "expired", "collected")
+"""Those with files or a catalog around them that differ from the crash before."""
+_NEXT = dict(zip(_ORDER, (*_ORDER[1:], None), strict=True))
+_GROUPS = 24
+_with_faults = pytest.mark.skipif(is_other_store(), reason="only moto's store has a proxy before it that can fail")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory, s3: S3Server, postgres: PostgresServer) -> Iterator[Lake]:
+    with (
+        Machines(s3, postgres) as machines,
+        machines.backend("s3", "postgres") as backend,
+        Lake(tmp_path_factory.mktemp("oracle"), seed=SEED, backend=backend, has_queries=False) as lake,
+    ):
+        yield lake
+
+
+@pytest.mark.parametrize("point", _ORDER)
+def test_a_crash_loses_nothing_and_doubles_nothing(lake: Lake, point: str) -> None:
+    lake.run(_GROUPS, CrashAt(lake, point, then=_NEXT[point]))
+    lake.assert_right()
+
+
+@_with_faults
+def test_a_pipeline_killed_while_it_uploads_leaves_nothing_behind_that_counts(lake: Lake) -> None:
+    lake.run(_GROUPS, KillInUpload(lake, r"/data/.*\.parquet"))
+    lake.assert_right()
+
+
+@_with_faults
+def test_a_server_killed_while_it_uploads_metadata_loses_nothing_and_doubles_nothing(lake: Lake) -> None:
+    lake.run(_GROUPS, KillInUpload(lake, r"/metadata/.*\.metadata\.json", is_servers=True))
+    lake.assert_right()
+
+
+@_with_faults
+def test_answers_of_the_store_that_are_lost_and_files_that_come_half_cost_nothing(lake: Lake) -> None:
+    lake.run(_GROUPS, LoseAnswers(lake))
+    lake.assert_right()
+
+
+def test_connections_to_the_database_that_are_cut_cost_nothing(lake: Lake) -> None:
+    lake.run(_GROUPS, CutDatabase(lake))
+    lake.assert_right()
+
+
+def test_a_pipeline_killed_at_any_moment_loses_nothing_and_doubles_nothing(lake: Lake) -> None:
+    lake.run(_GROUPS, KillPipeline(lake))
+    lake.assert_right()
+
+
+def test_spark_sees_what_duckdb_and_pyiceberg_see(lake: Lake, spark: SparkSession) -> None:
+    lake.publish()
+    lake.assert_right(spark)
