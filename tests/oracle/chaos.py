@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.oracle.backends import Machines, is_other_store
+from tests.oracle.changes import TABLES
 from tests.oracle.driver import PIPELINE_POINTS, SERVER_POINTS, Lake, Trouble
 from tests.oracle.troubles import CrashAt, CutDatabase, KillInUpload, KillPipeline, KillServer, LoseAnswers
 
@@ -147,7 +148,11 @@ class Chaos:
         home.mkdir()
         change_count, restart_count = result.change_count, result.restart_count
         seed, place = self._dice.randrange(2**32), (self._options.warehouse, self._options.catalog)
-        with self._machines.backend(*place) as backend, Lake(home, seed=seed, backend=backend) as lake:
+        of_format_3 = TABLES if self._options.format == 3 else ()
+        with (
+            self._machines.backend(*place) as backend,
+            Lake(home, seed=seed, backend=backend, of_format_3=of_format_3) as lake,
+        ):
             while result.run_count < self._options.runs and not self.is_late:
                 found = self._run_once(lake, result.name)
                 result.run_count += 1
@@ -199,19 +204,26 @@ def _troubles_of(options: argparse.Namespace) -> list[str]:
 
 def _place(options: argparse.Namespace) -> str:
     warehouse = {"local": "a folder", "s3": "an S3 store"}[options.warehouse]
-    return f"The files are in {warehouse}, the catalog in {_STORES[options.catalog]}."
+    vectors = " The state tables are of format 3, which DuckDB does not read here." if options.format == 3 else ""
+    return f"The files are in {warehouse}, the catalog in {_STORES[options.catalog]}.{vectors}"
 
 
 def _again(options: argparse.Namespace) -> str:
-    return "" if _is_default(options) else f"--warehouse {options.warehouse} --catalog {options.catalog} "
+    if _is_default(options):
+        return ""
+    return f"--warehouse {options.warehouse} --catalog {options.catalog} --format {options.format} "
 
 
 def _is_default(options: argparse.Namespace) -> bool:
-    return (options.warehouse, options.catalog) == ("local", "sqlite")
+    return (options.warehouse, options.catalog, options.format) == ("local", "sqlite", 2)
 
 
 def _page_of(options: argparse.Namespace) -> Path:
-    return PAGE if _is_default(options) else PAGE.with_stem(f"chaos-{options.warehouse}-{options.catalog}")
+    return (
+        PAGE
+        if _is_default(options)
+        else PAGE.with_stem(f"chaos-{options.warehouse}-{options.catalog}-{options.format}")
+    )
 
 
 def _rows_of(page: Path) -> dict[str, str]:
@@ -231,6 +243,7 @@ def main() -> int:
         "--warehouse", choices=["local", "s3"], default="local", help="s3: see tests/oracle/backends.py"
     )
     parser.add_argument("--catalog", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument("--format", type=int, choices=[2, 3], default=2, help="of the state tables")
     parser.add_argument(
         "--folder", type=Path, help="where the lakes are made; by default the folder for temporary files"
     )

@@ -11,7 +11,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -37,13 +37,16 @@ _SETTINGS = """\
 freshness_target_ms = 300
 transaction_wait_max_ms = 120000
 [tables.orders]
+format_version = {formats[orders]}
 mask = {{secret = "truncate(2)"}}
 exclude_columns = ["hidden"]
 [tables.users]
+format_version = {formats[users]}
 rebuild_rows_max = 300
 mask = {{secret = "truncate(2)"}}
 exclude_columns = ["hidden"]
 [tables."shop.items"]
+format_version = {formats[shop.items]}
 partition_by = ["bucket(3, name)", "active"]
 sort_by = "id desc"
 mask = {{secret = "truncate(2)"}}
@@ -89,8 +92,17 @@ class Trouble(Protocol):
 class Lake:
     """See the module."""
 
-    def __init__(self, home: Path, *, seed: int, backend: Backend = LOCAL, has_queries: bool = True) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        seed: int,
+        backend: Backend = LOCAL,
+        has_queries: bool = True,
+        of_format_3: Collection[str] = (),
+    ) -> None:
         self.home, self.seed, self.backend, self._has_queries = home, seed, backend, has_queries
+        self._formats = {table: 3 if table in of_format_3 else 2 for table in TABLES}
         self.restart_count = 0
         self.dice = random.Random(seed)
         self._model = Model()
@@ -117,7 +129,7 @@ class Lake:
 
     def _new_server(self, point: str | None, batch_events_max: int = 200_000) -> ServerProcess:
         environ = dict(self.backend.environ) | ({crashpoints.VARIABLE: f"{point}@{self.flag}"} if point else {})
-        settings = _SETTINGS.format(batch_events_max=batch_events_max)
+        settings = _SETTINGS.format(batch_events_max=batch_events_max, formats=self._formats)
         return ServerProcess(
             self.home, has_pipeline=True, has_queries=self._has_queries, settings=settings, environ=environ
         )
@@ -196,7 +208,7 @@ class Lake:
         _, status = self.server.get("/status")
         ends = {id_: end for stream in self.streams for id_, end in stream.ends.items()}
         with engines.opened(self.server.url, spark, self.backend.store) as (catalog, readers):
-            found = Oracle(self._model, ends).differences(catalog, readers, tables)
+            found = Oracle(self._model, ends, self._formats).differences(catalog, readers, tables)
         if not row["position"] == status["durablePosition"] == self.change_count:
             found.append(f"{row} is published, {status['durablePosition']} durable, {self.change_count} sent")
         return [f"seed {self.seed}: {sentence}" for sentence in found]

@@ -35,7 +35,7 @@ def opened(
         engines: dict[str, Engine] = {
             # PyIceberg 0.12 puts lists together from their offsets alone, which turns a null into an empty list.
             "PyIceberg": Engine(lambda name: catalog.load_table(name).scan().to_arrow(), has_null_lists=False),
-            "DuckDB": Engine(lambda name: duck.execute(f"FROM lake.{name}").to_arrow_table()),
+            "DuckDB": Engine(lambda name: duck.execute(f"FROM lake.{name}").to_arrow_table(), has_vectors=False),
         }
         if spark is not None:
             engines["Spark"] = _spark(spark, url, keys)

@@ -1,5 +1,6 @@
 """The oracle again on a lake whose files are in S3 and whose catalog is in Postgres: nothing is lost or doubled there.
 
+Two of its three tables are of format 3, which PyIceberg and Spark read.
 With fewer changes than test_oracle.py, the crashes that have to do with files and the catalog, and what a store and a
 database can do by themselves. `make chaos CHAOS_ARGS="--warehouse s3 --catalog postgres"` does all of it at length.
 """
@@ -32,7 +33,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory, s3: S3Server, postgres: Postg
     with (
         Machines(s3, postgres) as machines,
         machines.backend("s3", "postgres") as backend,
-        Lake(tmp_path_factory.mktemp("oracle"), seed=SEED, backend=backend, has_queries=False) as lake,
+        Lake(
+            tmp_path_factory.mktemp("oracle"),
+            seed=SEED,
+            backend=backend,
+            has_queries=False,
+            of_format_3=("users", "shop.items"),
+        ) as lake,
     ):
         yield lake
 

@@ -234,3 +234,16 @@ def test_a_damaged_vector_is_named_and_never_guessed(lake: ServerProcess) -> Non
     for engine in ("duckdb", "spark"):
         status, body = lake.get("/v1/query", method="POST", body={"sql": "FROM shop.split", "engine": engine})
         assert status >= 400, body
+
+
+def test_an_empty_table_of_format_3_can_be_adopted(
+    lake: ServerProcess, catalog: RestCatalog, reader: SparkSession
+) -> None:
+    properties = "TBLPROPERTIES ('format-version' = '3')"
+    spark_rows_of(reader, "CREATE NAMESPACE IF NOT EXISTS format3.theirs")
+    spark_rows_of(reader, f"CREATE TABLE format3.theirs.adopted (n BIGINT) USING iceberg {properties}")
+    status, body = lake.get("/v1/namespaces/theirs/tables/adopted/adopt", method="POST", body={})
+    assert status == 200, body
+    left = write_history(lake, "theirs.adopted", publishes=2)
+    assert catalog.load_table("theirs.adopted").metadata.format_version == 3
+    assert all(found == left for found in read_by_all(lake, catalog, reader, "theirs.adopted"))
