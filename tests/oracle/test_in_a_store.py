@@ -1,7 +1,8 @@
 """The oracle again on a lake whose files are in S3 and whose catalog is in Postgres: nothing is lost or doubled there.
 
-With fewer changes than test_oracle.py, the crashes that have to do with files and the catalog, and what a store and a
-database can do by themselves. `make chaos CHAOS_ARGS="--warehouse s3 --catalog postgres"` does all of it at length.
+With fewer changes than test_oracle.py, and the crashes that have to do with files and the catalog. What a store and a
+database can do by themselves is for `make chaos`, which with CHAOS_ARGS="--warehouse s3 --catalog postgres" does all of
+it at length.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _ORDER = ("publish_unanswered", "staged", "published", "before_rewrite", "landed
 """Those with files or a catalog around them that differ from the crash before."""
 _NEXT = dict(zip(_ORDER, (*_ORDER[1:], None), strict=True))
 _GROUPS = 24
+_at_length = pytest.mark.chaos
+"""In `make chaos` alone."""
 _with_faults = pytest.mark.skipif(is_other_store(), reason="only moto's store has a proxy before it that can fail")
 
 
@@ -44,33 +47,39 @@ def test_a_crash_loses_nothing_and_doubles_nothing(lake: Lake, point: str) -> No
 
 
 @_with_faults
+@_at_length
 def test_a_pipeline_killed_while_it_uploads_leaves_nothing_behind_that_counts(lake: Lake) -> None:
     lake.run(_GROUPS, KillInUpload(lake, r"/data/.*\.parquet"))
     lake.assert_right()
 
 
 @_with_faults
+@_at_length
 def test_a_server_killed_while_it_uploads_metadata_loses_nothing_and_doubles_nothing(lake: Lake) -> None:
     lake.run(_GROUPS, KillInUpload(lake, r"/metadata/.*\.metadata\.json", is_servers=True))
     lake.assert_right()
 
 
 @_with_faults
+@_at_length
 def test_answers_of_the_store_that_are_lost_and_files_that_come_half_cost_nothing(lake: Lake) -> None:
     lake.run(_GROUPS, LoseAnswers(lake))
     lake.assert_right()
 
 
+@_at_length
 def test_connections_to_the_database_that_are_cut_cost_nothing(lake: Lake) -> None:
     lake.run(_GROUPS, CutDatabase(lake))
     lake.assert_right()
 
 
+@_at_length
 def test_a_pipeline_killed_at_any_moment_loses_nothing_and_doubles_nothing(lake: Lake) -> None:
     lake.run(_GROUPS, KillPipeline(lake))
     lake.assert_right()
 
 
+@_at_length
 def test_spark_sees_what_duckdb_and_pyiceberg_see(lake: Lake, spark: SparkSession) -> None:
     lake.publish()
     lake.assert_right(spark)
