@@ -1,8 +1,8 @@
 """The oracle again on a lake whose files are in S3 and whose catalog is in Postgres: nothing is lost or doubled there.
 
-Two of its three tables are of format 3, which PyIceberg and Spark read.
-With fewer changes than test_oracle.py, the crashes that have to do with files and the catalog, and what a store and a
-database can do by themselves. `make chaos CHAOS_ARGS="--warehouse s3 --catalog postgres"` does all of it at length.
+Two of its three tables are of format 3, which PyIceberg and Spark read. With fewer changes than test_oracle.py; the kills
+at random moments and in the middle of an upload are for `make chaos`, which with
+CHAOS_ARGS="--warehouse s3 --catalog postgres" does all of it at length.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from pyspark.sql import SparkSession
 
 from tests.oracle.backends import Machines, is_other_store
 from tests.oracle.conftest import SEED
-from tests.oracle.driver import Lake
+from tests.oracle.driver import PIPELINE_POINTS, SERVER_POINTS, Lake
 from tests.oracle.troubles import CrashAt, CutDatabase, KillInUpload, KillPipeline, LoseAnswers
 from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_ORDER = ("publish_unanswered", "staged", "published", "before_rewrite", "landed", "expired", "collected")
-"""Those with files or a catalog around them that differ from the crash before."""
+_ORDER = (*SERVER_POINTS, *PIPELINE_POINTS)
 _NEXT = dict(zip(_ORDER, (*_ORDER[1:], None), strict=True))
 _GROUPS = 24
+_at_length = pytest.mark.chaos
+"""In `make chaos` alone."""
 _with_faults = pytest.mark.skipif(is_other_store(), reason="only moto's store has a proxy before it that can fail")
 
 
@@ -51,12 +52,14 @@ def test_a_crash_loses_nothing_and_doubles_nothing(lake: Lake, point: str) -> No
 
 
 @_with_faults
+@_at_length
 def test_a_pipeline_killed_while_it_uploads_leaves_nothing_behind_that_counts(lake: Lake) -> None:
     lake.run(_GROUPS, KillInUpload(lake, r"/data/.*\.parquet"))
     lake.assert_right()
 
 
 @_with_faults
+@_at_length
 def test_a_server_killed_while_it_uploads_metadata_loses_nothing_and_doubles_nothing(lake: Lake) -> None:
     lake.run(_GROUPS, KillInUpload(lake, r"/metadata/.*\.metadata\.json", is_servers=True))
     lake.assert_right()
@@ -73,6 +76,7 @@ def test_connections_to_the_database_that_are_cut_cost_nothing(lake: Lake) -> No
     lake.assert_right()
 
 
+@_at_length
 def test_a_pipeline_killed_at_any_moment_loses_nothing_and_doubles_nothing(lake: Lake) -> None:
     lake.run(_GROUPS, KillPipeline(lake))
     lake.assert_right()
