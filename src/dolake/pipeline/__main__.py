@@ -38,6 +38,7 @@ from dolake.pipeline.link import (
     to_line,
 )
 from dolake.pipeline.maintenance import Asked, Upkeep
+from dolake.pipeline.priority import stand_back
 from dolake.pipeline.publish import Publisher, Replaced
 from dolake.pipeline.spark import start_spark
 from dolake.pipeline.store import use
@@ -96,6 +97,7 @@ def main() -> int:
     start = link.inbox.get()
     assert isinstance(start, Start), "the first order says how to start"
     start_logging(start.log_level, start.log_format)
+    stand_back(start.settings.pipeline.nice)
     scratch = Path(start.home, "spark")
     shutil.rmtree(scratch, ignore_errors=True)
     began = time.monotonic()

@@ -2,8 +2,11 @@
 
 From the journal, which it follows by itself; to lookup.py. It is apart from tail.py, because a statement makes typed
 rows of all changes that wait, under a lock, while a look-up wants those of one key, and must wait for nobody. Only
-tables that somebody looks rows up in are followed, and only for as long as somebody does. Promise: for a key all of its
-changes in a part of the journal, newest first, whole transactions only.
+tables that somebody looks rows up in are followed, and only for as long as somebody does. Of a record the row ids that
+it touches are kept, beside its bytes; the changes themselves are read when a look-up meets one. An object for each
+change would cost more than all look-ups: Python's collector of garbage walks each of them again and again, and whoever
+asks waits meanwhile. Promise: for a key all of its changes in a part of the journal, newest first, whole transactions
+only.
 """
 
 from __future__ import annotations
@@ -15,25 +18,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import UNSET
-
 from dolake.changes import StreamId
 from dolake.errors import Unavailable
 from dolake.journal.reader import JournalReader, Place
 from dolake.journal.record import Record
 from dolake.pipeline.cut import may_say, metadata_of
 from dolake.positions import Position
-from dolake.query.transactions import Transactions
+from dolake.query.transactions import MARK, Transactions
 from dolake.tables.layout import CLEARING, DDL_OPERATIONS
 from dolake.tables.names import plain_table_name
 from dolake.wire.binary import decode_raw_batch
+from dolake.wire.heads import decode_heads
 from dolake.wire.messages import RawEvent
 
 Key = tuple[str, str]
 """A row's id, and its source where that is a part of the key."""
 _BLOCK_CHANGES = 2_000
 _ASKED_S = 60.0
-_MARKS = (b'"previousRowId"', b'"ddl"')
+_MARKS = (MARK, b'"previousRowId"', b'"ddl"')
 
 
 class KeyChange(NamedTuple):
@@ -44,15 +46,37 @@ class KeyChange(NamedTuple):
     record: Record
 
 
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """A record, and the row ids that it touches in each table that is followed, from its `first` change on."""
+
+    record: Record
+    first: int
+    ids: dict[str, set[str]]
+
+    def changes(self, table: str, row_id: str) -> list[KeyChange]:
+        """Of this row, in order."""
+        record = self.record
+        events = decode_raw_batch(record.payload).events
+        names = {name for name in record.tables if plain_table_name(name) == table}
+        return [
+            KeyChange(record.position + at, event, record)
+            for at, event in enumerate(events)
+            if at >= self.first and event.table in names and row_id in _ids_of(event)
+        ]
+
+
 @dataclass(slots=True)
 class _Block:
-    """Changes of some neighbouring records, by table and key. All of it is let go at once."""
+    """Some neighbouring records. All of it is let go at once."""
 
     start: Position
     end: Position
     change_count: int = 0
     byte_count: int = 0
-    by_key: dict[str, dict[Key, list[KeyChange]]] = field(default_factory=dict)
+    ids: dict[str, set[str]] = field(default_factory=dict)
+    """What all its records touch: a look-up passes by a block that has not its row."""
+    records: list[_Touched] = field(default_factory=list)
     clears: dict[str, list[KeyChange]] = field(default_factory=dict)
     """Where tables were emptied."""
 
@@ -74,11 +98,15 @@ class Part:
 
     def changes(self, key: Key) -> list[KeyChange]:
         """Of this key, newest first."""
+        row_id, source = key
         found = []
         for block in reversed(self.blocks):
-            changes = block.by_key.get(self.table, {}).get(key)
-            if changes is not None:
-                found += [each for each in reversed(changes) if self._is_shown(each)]
+            if row_id not in block.ids.get(self.table, ()):
+                continue
+            # Another thread may be adding to the last block: what it adds is behind our end.
+            for touched in reversed(tuple(block.records)):
+                if row_id in touched.ids.get(self.table, ()) and source in ("", str(touched.record.stream)):
+                    found += [each for each in reversed(touched.changes(self.table, row_id)) if self._is_shown(each)]
         return found
 
     def _is_shown(self, change: KeyChange) -> bool:
@@ -163,43 +191,61 @@ class KeyTail:
 
     def _add(self, record: Record) -> None:
         assert self._end is not None
-        events = decode_raw_batch(record.payload).events
-        self._transactions.follow(record, events)
+        wanted = {name: plain for name in record.tables if (plain := plain_table_name(name)) in self._asked_s}
+        heads = decode_heads(record.payload)
+        events = decode_raw_batch(record.payload).events if heads.has_metadata and _is_odd(record.payload) else None
+        self._transactions.follow(record, events or [])
         first = max(self._end - record.position, 0)
         self._end = record.end
-        wanted = {name: plain for name in record.tables if (plain := plain_table_name(name)) in self._asked_s}
         if not wanted:
             return
         if not self._blocks or self._blocks[-1].change_count >= _BLOCK_CHANGES:
             self._blocks.append(_Block(record.position, record.end))
         # Parts that were handed out hold older blocks and this one: what is added is behind their end.
         block = self._blocks[-1]
-        source = str(record.stream) if self._has_source_in_key else ""
-        is_plain = not any(may_say(mark, record.payload) for mark in _MARKS)
-        for at in range(first, len(events)):
-            event = events[at]
-            table = wanted.get(event.table)
-            if table is None:
-                continue
-            keys = block.by_key.setdefault(table, {})
-            change = KeyChange(record.position + at, event, record)
-            if is_plain or event.metadata is UNSET or not _note_odd(block, keys, table, source, change):
-                keys.setdefault((event.row_id, source), []).append(change)
+        ids: dict[str, set[str]] = {}
+        for name, plain in wanted.items():
+            ids.setdefault(plain, set()).update(heads.row_ids(name, first))
+        if events is not None:
+            _note_odd(
+                block,
+                ids,
+                wanted,
+                [KeyChange(record.position + at, events[at], record) for at in range(first, len(events))],
+            )
+        block.records.append(_Touched(record, first, ids))
+        for plain, touched in ids.items():
+            block.ids.setdefault(plain, set()).update(touched)
         block.end = record.end
-        block.change_count += len(events)
+        block.change_count += record.change_count
         block.byte_count += len(record.payload)
 
 
-def _note_odd(block: _Block, keys: dict[Key, list[KeyChange]], table: str, source: str, change: KeyChange) -> bool:
-    """A change that moves a row is one of both keys; one of the table itself is one of no key: then it is done."""
-    metadata = metadata_of(change.event)
-    if metadata is None:
-        return False
-    if metadata.ddl is not None:
-        if DDL_OPERATIONS[metadata.ddl.action] in CLEARING:
+def _is_odd(payload: bytes) -> bool:
+    """Whether metadata here may say more than a change of one row."""
+    return any(may_say(mark, payload) for mark in _MARKS)
+
+
+def _note_odd(block: _Block, ids: dict[str, set[str]], wanted: dict[str, str], changes: list[KeyChange]) -> None:
+    """A change that moves a row is one of both keys; one that empties the table is one of all."""
+    for change in changes:
+        table = wanted.get(change.event.table)
+        if table is None:
+            continue
+        ids[table].update(_ids_of(change.event))
+        metadata = metadata_of(change.event)
+        if metadata is not None and metadata.ddl is not None and DDL_OPERATIONS[metadata.ddl.action] in CLEARING:
             block.clears.setdefault(table, []).append(change)
-        return True
+
+
+def _ids_of(event: RawEvent) -> tuple[str, ...]:
+    """The rows that a change touches; one of the table itself touches none."""
+    metadata = metadata_of(event)
+    if metadata is None:
+        return (event.row_id,)
+    if metadata.ddl is not None:
+        return ()
     previous = metadata.previous_row_id
-    if previous is not None and previous != change.event.row_id and change.event.operation == "UPDATE":
-        keys.setdefault((previous, source), []).append(change)
-    return False
+    if previous is None or event.operation != "UPDATE":
+        return (event.row_id,)
+    return event.row_id, previous

@@ -91,9 +91,9 @@ class Lookup:
             self._kept.clear()
         self._rows.close()
 
-    def follow(self, published: Position) -> None:
+    def follow(self, published: Position, durable: Position) -> None:
         """Called all the time, whether somebody asks or not."""
-        self.tail.follow(published, self.tail.durable())
+        self.tail.follow(published, durable)
 
     def find(self, asked: RowsQuestion) -> RowsAnswer:
         """The rows of these keys, in their order; None for a key that has none."""

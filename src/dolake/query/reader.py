@@ -6,7 +6,6 @@ as it is durable; all tables of a view are at the same position; nothing of a tr
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from dolake.catalog.tenants import check_paths, check_places
 from dolake.errors import InvalidInput, NoSuchMoment, NoSuchSnapshot, NotFound, TooStale, Unavailable
 from dolake.identity.grants import EVERYTHING, Grant
 from dolake.positions import Position
+from dolake.query.following import Follower
 from dolake.query.history import scan_history
 from dolake.query.key_tail import KeyTail
 from dolake.query.lake import Json, LakeFiles, LakeMoment, LakeTable, position_of
@@ -43,7 +43,6 @@ from dolake.tables.types import OUR_NAMES, source_name
 
 _TRIES = 5
 _TRY_AGAIN_S = 0.02
-_FOLLOW_S, _FOLLOW_IDLE_S = 0.02, 0.2
 _STATE_NAMES = frozenset((KEY, RESCUED))
 CHANGE_NAMES = frozenset(OUR_NAMES) - _STATE_NAMES
 """Who names one of these asks for every version of a row."""
@@ -89,18 +88,21 @@ class LakeReader:
         self._files, self.tail, self.live, self.lookup = files, tail, live, lookup
         self.transaction_wait_max_ms = transaction_wait_max_ms
         self.manifests = Manifests(StorageIO(files.storage))
-        self._is_over = threading.Event()
-        self._follower: threading.Thread | None = None
+        self._followers: list[Follower] = []
 
     def start(self) -> None:
-        """Follow the journal from now on, so that a question finds most of the tail already read."""
-        self._follower = threading.Thread(target=self._follow, name="tail", daemon=True)
-        self._follower.start()
+        """Follow the journal from now on, so that a question finds most of the tail already read.
+
+        Look-ups have a thread of their own for that: a statement may hold the lock of its tail for a second.
+        """
+        self._followers = [
+            Follower("tail", self._files.published, self.tail.durable, self._follow_tail),
+            Follower("keys", self._files.published, self.tail.durable, self.lookup.follow),
+        ]
 
     def close(self) -> None:
-        self._is_over.set()
-        if self._follower:
-            self._follower.join()
+        for follower in self._followers:
+            follower.close()
         self.lookup.close()
         self.tail.close()
         self._files.close()
@@ -164,20 +166,9 @@ class LakeReader:
                 )
             time.sleep(_TRY_AGAIN_S)
 
-    def _follow(self) -> None:
-        rests_at: Position | None = None
-        while not self._is_over.wait(_FOLLOW_S if rests_at is None else _FOLLOW_IDLE_S):
-            try:
-                if (durable := self.tail.durable()) == rests_at:
-                    continue  # all of it was published: an idle lake costs no look at the catalog
-                rests_at = None
-                published = self._files.published()
-                self.lookup.follow(published)
-                self.tail.follow(published, durable)
-                self.tail.prepare()
-                rests_at = durable if published >= durable else None
-            except (NotFound, Unavailable, OSError):
-                self._is_over.wait(1.0)  # who asks gets to know
+    def _follow_tail(self, published: Position, durable: Position) -> None:
+        self.tail.follow(published, durable)
+        self.tail.prepare()
 
 
 @dataclass

@@ -436,6 +436,9 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_bytes_max: Annotated[int, _whole("Most journal bytes in one publish.", KIB, BYTES_MAX)] = 128 * MIB
     retry_delay_ms: Annotated[int, _whole("First wait after a publish failed; doubles each time.", 1, MS_MAX)] = 1_000
     retry_delay_max_ms: Annotated[int, _whole("Longest wait after a publish failed.", 1, MS_MAX)] = 30_000
+    nice: Annotated[
+        int, _whole("How far Spark stands back where cores are few, from 0 (not at all) to 19.", 0, 19, RESTART)
+    ] = 5
 
 
 class CatalogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

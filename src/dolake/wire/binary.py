@@ -60,7 +60,7 @@ _AnyMessage = ConnectMessage | _AnyBatch | HeartbeatMessage | FlushRequestMessag
 _ERRORS = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError, OverflowError)
 pack = msgspec.msgpack.Encoder().encode
 _decode_any = msgspec.msgpack.Decoder(_AnyMessage).decode
-_decode_columns = msgspec.msgpack.Decoder(ColumnBatch).decode
+decode_columns = msgspec.msgpack.Decoder(ColumnBatch).decode
 _decode_server = msgspec.msgpack.Decoder(ServerMessage).decode
 _decode_head = msgspec.msgpack.Decoder(AnyHead).decode
 
@@ -103,7 +103,7 @@ def unpack_server_message(data: bytes) -> ServerMessage:
 
 def decode_raw_batch(payload: bytes) -> RawBatch:
     """A batch as the journal keeps it, in either form. It was validated on its way in, so this checks types only."""
-    return raw_batch(_decode_columns(payload)) if is_binary(payload) else decode_json_batch(payload)
+    return raw_batch(decode_columns(payload)) if is_binary(payload) else decode_json_batch(payload)
 
 
 # --- maps become JSON ------------------------------------------------------------------------------------------------
