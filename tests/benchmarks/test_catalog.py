@@ -40,7 +40,7 @@ def test_the_report_has_every_figure_with_its_floor_and_nothing_stays_behind(tmp
     assert list(disk.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)])
 def test_an_interrupted_bench_leaves_no_server_and_no_files(tmp_path: Path, number: signal.Signals) -> None:
     script = (
         f"from pathlib import Path; from benchmarks.catalog import *; run_catalog_bench(home=Path({str(tmp_path)!r}))"

@@ -67,7 +67,7 @@ def test_a_peer_that_takes_too_long_is_stopped_and_its_figures_are_marked_as_an_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)])
 def test_an_interrupted_bench_leaves_no_process_and_no_files(tmp_path: Path, number: signal.Signals) -> None:
     script = (
         "from pathlib import Path; from benchmarks.peers import *; "

@@ -37,7 +37,7 @@ def _floor(report: dict[str, Any], name: str) -> dict[str, Any]:
 @pytest.mark.spark
 def test_hot_keys_stay_in_few_files_and_are_what_was_sent(tmp_path: Path, disk: Path) -> None:
     out = tmp_path / "results" / "hotkeys.json"
-    load = hotkeys.Load(seconds=60, compare_seconds=0, warm_up_s=1, check_every_s=15)
+    load = hotkeys.Load(seconds=25, compare_seconds=0, warm_up_s=1, check_every_s=6)
     report = hotkeys.run_hotkeys_bench(load, out=out, home=disk)
     assert_whole(report, out, disk)
     found = report["with_upkeep"]

@@ -32,7 +32,7 @@ _CHANGES: list[dict[str, Any]] = [
 
 
 def test_a_change_becomes_a_row_and_stays_one_through_a_crash(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, has_pipeline=True) as server:
+    with ServerProcess(tmp_path, has_pipeline=True, has_queries=False) as server:
         told: queue.SimpleQueue[int] = queue.SimpleQueue()
         with connect(server.url, source="shop") as lake:
             lake.on_persisted(lambda number, _path: told.put(number))

@@ -64,7 +64,7 @@ def _kill_and_compare(folder: Path, *, kills: int, seed: int) -> None:
     files.mkdir()
     for number, shard in enumerate(SHARDS):
         _make(files / f"{shard}.db", number * 1_000)
-    with ServerProcess(folder / "home", has_pipeline=True) as server:
+    with ServerProcess(folder / "home", has_pipeline=True, has_queries=False) as server:
         processes = _Processes(files, server)
         try:
             processes.start_all(dice)

@@ -33,7 +33,7 @@ partition_by = ["bucket(2, name)"]
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     home = tmp_path_factory.mktemp("lake")
     environ = {crashpoints.VARIABLE: f"landed@{home / _CRASH_FLAG}"}
-    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True, environ=environ) as server:
+    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True, has_queries=False, environ=environ) as server:
         yield server
 
 

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 FIRST = (
-    "tests/benchmarks/test_upkeep_benchmarks.py",
     "tests/oracle/test_oracle.py",
+    "tests/corpus/test_corpus.py",
+    "tests/benchmarks/test_upkeep_benchmarks.py",
     "tests/pipeline/test_publishing.py",
+    "tests/journeys/test_the_total_never_changes.py",
 )
-"""Minutes each. The first mostly waits for its stream, so its soak and its hot keys stay in one file and one worker."""
+"""Minutes each. The first is by far the longest: the other worker has all the others meanwhile."""
 
 
 def longest_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
