@@ -55,7 +55,6 @@ def test_what_was_sent_to_the_pipeline_is_in_the_tables_and_every_process_is_acc
     assert report["throughput"]["lag_events_at_end"] <= load.lag_max_events
 
 
-@pytest.mark.chaos  # the pipeline's own bench above, with one more reader
 def test_duckdb_sees_every_batch_some_time_after_its_ack(tmp_path: Path, disk: Path) -> None:
     out = tmp_path / "freshness.json"
     load = freshness.Load(seconds=3, warm_up_s=1, rate_events_s=1_000, batch_events=50)

@@ -98,10 +98,9 @@ class Lake:
         *,
         seed: int,
         backend: Backend = LOCAL,
-        has_queries: bool = True,
         of_format_3: Collection[str] = (),
     ) -> None:
-        self.home, self.seed, self.backend, self._has_queries = home, seed, backend, has_queries
+        self.home, self.seed, self.backend = home, seed, backend
         self._formats = {table: 3 if table in of_format_3 else 2 for table in TABLES}
         self.restart_count = 0
         self.dice = random.Random(seed)
@@ -130,9 +129,7 @@ class Lake:
     def _new_server(self, point: str | None, batch_events_max: int = 200_000) -> ServerProcess:
         environ = dict(self.backend.environ) | ({crashpoints.VARIABLE: f"{point}@{self.flag}"} if point else {})
         settings = _SETTINGS.format(batch_events_max=batch_events_max, formats=self._formats)
-        return ServerProcess(
-            self.home, has_pipeline=True, has_queries=self._has_queries, settings=settings, environ=environ
-        )
+        return ServerProcess(self.home, has_pipeline=True, has_queries=False, settings=settings, environ=environ)
 
     # --- a run -------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The oracle again on a lake whose files are in S3 and whose catalog is in Postgres: nothing is lost or doubled there.
 
-Two of its three tables are of format 3, which PyIceberg and Spark read. With fewer changes than test_oracle.py; the kills
-at random moments and in the middle of an upload are for `make chaos`, which with
+Two of its three tables are of format 3, which PyIceberg and Spark read. With fewer changes than test_oracle.py; the
+kills at random moments and in the middle of an upload are for `make chaos`, which with
 CHAOS_ARGS="--warehouse s3 --catalog postgres" does all of it at length.
 """
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _ORDER = (*SERVER_POINTS, *PIPELINE_POINTS)
 _NEXT = dict(zip(_ORDER, (*_ORDER[1:], None), strict=True))
-_GROUPS = 24
+_GROUPS = 20
 _at_length = pytest.mark.chaos
 """In `make chaos` alone."""
 _with_faults = pytest.mark.skipif(is_other_store(), reason="only moto's store has a proxy before it that can fail")
@@ -38,7 +38,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory, s3: S3Server, postgres: Postg
             tmp_path_factory.mktemp("oracle"),
             seed=SEED,
             backend=backend,
-            has_queries=False,
             of_format_3=("users", "shop.items"),
         ) as lake,
     ):
