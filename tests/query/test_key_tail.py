@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from dolake.journal.reader import JournalReader
+from dolake.query import key_tail
 from dolake.query.key_tail import KeyTail
 from dolake.wire.binary import decode_raw_batch
+from dolake.wire.messages import RawBatch
 from tests.verify.lake import HandLake, delete, insert, update
 
 
@@ -60,5 +63,43 @@ def test_a_key_has_all_its_changes_newest_first_however_the_tail_is_read(tmp_pat
             for key in ("0", "7", "none"):
                 found = [each.position for each in part.changes((key, ""))]
                 assert found == _by_a_walk(journal, table, key, start, end)
+    tail.close()
+    lake.close()
+
+
+def test_a_transaction_ends_with_a_change_that_is_not_of_it_whatever_columns_that_has(tmp_path: Path) -> None:
+    lake = HandLake(tmp_path)
+    open_ended = insert("1", n=1) | {"metadata": {"transactionId": "t"}}
+    lake.append(open_ended)
+    tail = KeyTail(tmp_path / "journal", has_source_in_key=False, bytes_max=2**30)
+    held = tail.part("items", 0, tail.durable())
+    assert held is not None
+    assert not list(held.changes(("1", "")))
+    lake.append(insert("2", n={"transactionId": 5}))
+    whole = tail.part("items", 0, tail.durable())
+    assert whole is not None
+    assert [each.position for each in whole.changes(("1", ""))] == [0]
+    tail.close()
+    lake.close()
+
+
+def test_of_a_key_that_changes_all_the_time_only_the_newest_record_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = HandLake(tmp_path)
+    for number in range(20):
+        lake.append(*(insert("hot", n=number) for _ in range(10)))
+    tail = KeyTail(tmp_path / "journal", has_source_in_key=False, bytes_max=2**30)
+    part = tail.part("items", 0, tail.durable())
+    assert part is not None
+    read: list[bytes] = []
+
+    def decode(payload: bytes) -> RawBatch:
+        read.append(payload)
+        return decode_raw_batch(payload)
+
+    monkeypatch.setattr(key_tail, "decode_raw_batch", decode)
+    assert next(iter(part.changes(("hot", "")))).position == 199
+    assert len(read) == 1
     tail.close()
     lake.close()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -96,18 +97,16 @@ class Part:
         found = [each for block in self.blocks for each in block.clears.get(self.table, ()) if self._is_shown(each)]
         return found[-1].position if found else None
 
-    def changes(self, key: Key) -> list[KeyChange]:
-        """Of this key, newest first."""
+    def changes(self, key: Key) -> Iterator[KeyChange]:
+        """Of this key, newest first; records are read as far as somebody wants to know."""
         row_id, source = key
-        found = []
         for block in reversed(self.blocks):
             if row_id not in block.ids.get(self.table, ()):
                 continue
             # Another thread may be adding to the last block: what it adds is behind our end.
             for touched in reversed(tuple(block.records)):
                 if row_id in touched.ids.get(self.table, ()) and source in ("", str(touched.record.stream)):
-                    found += [each for each in reversed(touched.changes(self.table, row_id)) if self._is_shown(each)]
-        return found
+                    yield from filter(self._is_shown, reversed(touched.changes(self.table, row_id)))
 
     def _is_shown(self, change: KeyChange) -> bool:
         if not self.start <= change.position < self.end:

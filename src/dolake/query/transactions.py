@@ -36,8 +36,8 @@ class Transactions:
     _open: dict[StreamId, _Transaction] = field(default_factory=dict)
 
     def follow(self, record: Record, events: list[RawEvent]) -> None:
-        """Note what this record begins and ends."""
-        if not may_say(MARK, record.payload):
+        """Note what this record begins and ends. Without `events`: one whose changes say nothing of transactions."""
+        if not events or not may_say(MARK, record.payload):
             self._end(record.stream, record.position + 1)
             return
         for at, event in enumerate(events, record.position):
