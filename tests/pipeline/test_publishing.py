@@ -299,6 +299,8 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_or_damaged_i
     run.write_bytes(content)
     for table in ("phoenix", "damaged"):
         send(lake, update(table, "3", {"n": 3}, {"n": 33}), delete(table, "4", {"n": 4}))
+    # A flush that the dead one was asked for fails, and says that the changes go out later.
+    wait_for(lambda: status_of(lake)["pipeline"]["generation"] > before["generation"], "another one comes")
     flush(lake)
     assert status_of(lake)["pipeline"]["generation"] == before["generation"] + 1
     for table in ("phoenix", "damaged"):

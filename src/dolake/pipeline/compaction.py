@@ -144,10 +144,10 @@ class Compactor:
         assert len({partition_of(files[path]) for path in paths}) == 1, "files of one partition become one"
         table = source.state if is_state else source.changes
         location = source.tiers.folder(table.location, to or source.tiers.of(paths[0]))
-        source.busy.update(paths)
         old = {path: source.deletes.of(path) if is_state else _NONE for path in paths}
         token = f"{'moved' if to else 'compacted'}-{uuid.uuid4().hex[:12]}"
         origins = self._publisher.tables.origins(source, paths) if is_state else {}
+        source.busy.update(paths)  # last: what fails before that leaves no file busy
         return _Piece(source, is_state, location, token, old, [files[path] for path in paths], origins)
 
     def _job(self, piece: _Piece, target_bytes: int) -> RewriteJob:

@@ -105,7 +105,7 @@ class Overlays:
             _write_deletes(deletes, positions)
             count = sum(map(len, positions.values()))
             known = [*known, self._write_manifest(manifest, metadata, deletes, count)]
-        sequence = int(snapshot["sequence-number"]) + 1
+        sequence = int(snapshot.get("sequence-number", 0)) + 1  # those from format 1 have none
         with write_manifest_list(_FORMAT, self._io.new_output(str(manifests)), _ID, None, sequence, "null") as writer:
             writer.add_manifests(known)
         later = snapshot | {"sequence-number": sequence}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ Json = dict[str, Any]
 Positions = dict[str, NDArray[np.uint32]]
 FORMAT_MIN = 3
 _POSITIONS_MAX = 16_000_000
+_OF_AN_ENTRY = 256
+_MANIFESTS_MAX = 256
 
 
 class Vectors:
@@ -36,6 +38,8 @@ class Vectors:
         self._keeping = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], Positions] = OrderedDict()
         self._count = 0
+        self._listed: OrderedDict[str, list[DataFile]] = OrderedDict()
+        """Of manifests, which never change."""
 
     def split(self, manifests: Iterable[ManifestFile]) -> tuple[list[ManifestFile], Positions]:
         """The manifests that DuckDB may read, and the rows that the others say are deleted."""
@@ -50,7 +54,17 @@ class Vectors:
         return kept, joined(parts)
 
     def _delete_files(self, manifest: ManifestFile) -> list[DataFile]:
-        return [entry.data_file for entry in read_entries(self._io.new_input(manifest.manifest_path))]
+        path = manifest.manifest_path
+        with self._keeping:
+            if path in self._listed:
+                self._listed.move_to_end(path)
+                return self._listed[path]
+        found = [entry.data_file for entry in read_entries(self._io.new_input(path))]
+        with self._keeping:
+            self._listed[path] = found
+            while len(self._listed) > _MANIFESTS_MAX:
+                self._listed.popitem(last=False)
+        return found
 
     def _positions(self, file: DataFile) -> Positions:
         if file.content == DataFileContent.EQUALITY_DELETES:
@@ -100,7 +114,7 @@ def joined(parts: Iterable[Mapping[str, NDArray[np.uint32]]]) -> Positions:
 
 def refuse_unreadable(schema: Json) -> None:
     """What format 3 has and format 2 has no words for."""
-    for field in schema["fields"]:
+    for field in _fields(schema):
         if field.get("initial-default") is not None:
             raise InvalidInput(
                 f"the column {field['name']} has a value for rows that were there before it, which is not read here",
@@ -108,5 +122,16 @@ def refuse_unreadable(schema: Json) -> None:
             )
 
 
+def _fields(type_: Any) -> Iterator[Json]:
+    """All fields of a type, also those inside others."""
+    if isinstance(type_, dict):
+        for field in type_.get("fields", ()):
+            yield field
+            yield from _fields(field["type"])
+        for part in ("element", "key", "value"):
+            yield from _fields(type_.get(part))
+
+
 def _size(positions: Positions) -> int:
-    return sum(map(len, positions.values()))
+    """What it takes to keep them, in positions: the paths take something, too."""
+    return _OF_AN_ENTRY + sum(map(len, positions.values()))
