@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dolake.keyindex.hashes import Hashes
-from dolake.keyindex.runs import NOT_FOUND, Entries, look_up, merge, sort_entries
+from dolake.keyindex.runs import NOT_FOUND, Entries, look_up, look_up_one, merge, sort_entries
 from tests.keyindex.support import HIGH_HALVES, LAST, entries
 
 Key = tuple[int, int]
@@ -38,6 +38,17 @@ def test_the_newest_run_that_has_a_key_decides(runs: list[dict[Key, tuple[int, i
         wanted = truth.get(key, (NOT_FOUND, 0))
         assert int(file[index]) == wanted[0]
         assert wanted[0] == NOT_FOUND or int(position[index]) == wanted[1]
+
+
+@given(RUNS, st.lists(KEYS, max_size=20))
+def test_one_key_is_found_as_many_are(runs: list[dict[Key, tuple[int, int]]], asked: list[Key]) -> None:
+    truth, built = newest(runs), [as_run(run) for run in runs]
+    for key in asked:
+        hi, lo = map(np.uint64, key)
+        file, position = look_up_one(built, hi, lo)
+        wanted = truth.get(key, (NOT_FOUND, 0))
+        assert file == wanted[0]
+        assert file == NOT_FOUND or position == wanted[1]
 
 
 @given(st.lists(RUN, min_size=1, max_size=5), st.booleans())

@@ -68,6 +68,17 @@ def look_up(runs: Sequence[Entries], hashes: Hashes) -> Places:
     return Places(file[back], position[back])
 
 
+def look_up_one(runs: Sequence[Entries], hi: np.uint64, lo: np.uint64) -> tuple[int, int]:
+    """The same for a single hash, where numpy's arrays of one cost more than the search: file and position."""
+    for run in runs:
+        at = int(run.hi.searchsorted(hi))
+        while at < len(run) and run.hi[at] == hi:
+            if run.lo[at] == lo:
+                return int(run.file[at]), int(run.position[at])
+            at += 1
+    return NOT_FOUND, 0
+
+
 def find(run: Entries, hi: NDArray[np.uint64], lo: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The row of each hash in this run, -1 where it is missing."""
     rows = np.full(hi.size, -1, np.int64)

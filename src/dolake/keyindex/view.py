@@ -16,7 +16,7 @@ from dolake.keyindex.errors import stale
 from dolake.keyindex.format import Run, open_run
 from dolake.keyindex.hashes import Hashes, checked
 from dolake.keyindex.manifest import INDEX, NEXT, Manifest, RunInfo, load_manifest
-from dolake.keyindex.runs import NOT_FOUND, Places, look_up
+from dolake.keyindex.runs import NOT_FOUND, Places, look_up, look_up_one
 
 _OPENS_MAX = 100
 
@@ -43,10 +43,19 @@ class KeyIndexView:
     def look_up(self, hashes: Hashes) -> Places:
         """Where the row of each key is; NOT_FOUND for a key that has none."""
         places = look_up([run.entries for run in self.runs], checked(hashes))
-        used = set(np.unique(places.file).tolist()) - {NOT_FOUND}
-        if not used <= self.paths.keys():
-            raise stale("the key index points to a data file that it does not list")
+        self._check(set(np.unique(places.file).tolist()))
         return places
+
+    def look_up_one(self, hashes: Hashes) -> tuple[int, int]:
+        """File and position of a single key; the file is NOT_FOUND where it has none."""
+        hi, lo = checked(hashes)
+        file, position = look_up_one([run.entries for run in self.runs], hi[0], lo[0])
+        self._check({file})
+        return file, position
+
+    def _check(self, files: set[int]) -> None:
+        if not files - {NOT_FOUND} <= self.paths.keys():
+            raise stale("the key index points to a data file that it does not list")
 
     def positions_by_path(self, places: Places) -> dict[str, NDArray[np.uint32]]:
         """Group places by data file, positions ascending: what a position delete file holds."""

@@ -75,7 +75,9 @@ class LakeTable:
         return self.find_snapshot(self.metadata.get("current-snapshot-id"))
 
     def find_snapshot(self, id_: int | None) -> Json | None:
-        return next((each for each in self.metadata.get("snapshots") or () if each["snapshot-id"] == id_), None)
+        # Mostly it is the last of thousands.
+        newest_first = reversed(self.metadata.get("snapshots") or ())
+        return next((each for each in newest_first if each["snapshot-id"] == id_), None)
 
     def snapshot_at(self, time_ms: int) -> Json | None:
         """The last one that was made up to this time and is still there."""

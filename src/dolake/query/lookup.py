@@ -196,9 +196,14 @@ class Lookup:
         return layout.maker.row(arrays, without_before(chosen.column(RESCUED)))
 
     def _in_table(self, known: _Known, keys: Sequence[Key]) -> list[bytes | None]:
-        places = known.index.look_up(_hashes(keys, has_source=self._has_source_in_key))
+        hashes = _hashes(keys, has_source=self._has_source_in_key)
+        if len(keys) == 1:
+            places = [known.index.look_up_one(hashes)]
+        else:
+            many = known.index.look_up(hashes)
+            places = list(zip(many.file.tolist(), many.position.tolist(), strict=True))
         found: list[bytes | None] = []
-        for key, file, position in zip(keys, places.file.tolist(), places.position.tolist(), strict=True):
+        for key, (file, position) in zip(keys, places, strict=True):
             found.append(None if file == NOT_FOUND else self._row_at(known, known.index.paths[file], position, key))
         return found
 

@@ -1,7 +1,7 @@
 """A page of what was found in the tail: events in the order of the journal, cut where a page is full.
 
-From changes.py; past_pages.py cuts with the same rules. One statement tries all conditions on the rows of a table, and
-where that fails each is tried alone, so that only the one that is wrong is told of it.
+From changes.py; past_pages.py cuts with the same rules. Conditions that are not plain (plain_conditions.py) are tried
+in one statement on the rows of a table, and where that fails each alone, so that only the one that is wrong is told.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dolake.query.announcing import Page, PagesWanted, Wish
 from dolake.query.engine import Engine
 from dolake.query.events import ROW_OPERATIONS, encoded, positions_of
 from dolake.query.guard import parse_condition
+from dolake.query.plain_conditions import finder, plain_answer
 from dolake.query.sqltext import quoted
 from dolake.query.watch import Stop
 from dolake.tables.layout import SOURCE
@@ -107,13 +108,26 @@ class Matches:
         """The round's end. Conditions have times of their own, so that one that is slow costs nobody else's."""
         self._masks: dict[tuple[Key, str], Mask | DoLakeError] = {}
         for key, wanted in conditions.items():
-            self._try(key, slices[key], list(wanted))
+            others = self._try_plain(key, slices[key], wanted)
+            if others:
+                self._try(key, slices[key], others)
 
     def mask(self, key: Key, condition: str) -> Mask:
         found = self._masks[key, condition]
         if isinstance(found, DoLakeError):
             raise found
         return found
+
+    def _try_plain(self, key: Key, slice_: Slice, conditions: Iterable[str]) -> list[str]:
+        """Those that are left."""
+        find, left = finder(slice_.rows), []
+        for condition in conditions:
+            met = plain_answer(condition, find)
+            if met is None:
+                left.append(condition)
+            else:
+                self._masks[key, condition] = met | ~slice_.is_of_row
+        return left
 
     def _try(self, key: Key, slice_: Slice, conditions: list[str]) -> None:
         self._stop.check()
