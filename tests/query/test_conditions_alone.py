@@ -48,3 +48,12 @@ def test_a_slow_condition_is_refused_and_others_have_their_answer(
 def test_what_makes_much_of_little_is_no_condition(where: str) -> None:
     with pytest.raises(ForbiddenSql, match="condition on one row"):
         parse_condition(where)
+
+
+@pytest.mark.parametrize(
+    ("where", "place"),
+    [("a > 1 b", "line 1, column 7"), ("x\n= = 2", "line 2, column 3"), ("a = 1 AND\n  b c", "line 2, column 5")],
+)
+def test_an_error_says_where_in_the_condition_it_is(where: str, place: str) -> None:
+    with pytest.raises(InvalidSql, match=place):
+        parse_condition(where)

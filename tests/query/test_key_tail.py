@@ -83,23 +83,41 @@ def test_a_transaction_ends_with_a_change_that_is_not_of_it_whatever_columns_tha
     lake.close()
 
 
-def test_of_a_key_that_changes_all_the_time_only_the_newest_record_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The records that look-ups have read."""
+    found: list[bytes] = []
+
+    def decode(payload: bytes) -> RawBatch:
+        found.append(payload)
+        return decode_raw_batch(payload)
+
+    monkeypatch.setattr(key_tail, "decode_raw_batch", decode)
+    return found
+
+
+def test_of_a_key_that_changes_all_the_time_only_the_newest_record_is_read(tmp_path: Path, read: list[bytes]) -> None:
     lake = HandLake(tmp_path)
     for number in range(20):
         lake.append(*(insert("hot", n=number) for _ in range(10)))
     tail = KeyTail(tmp_path / "journal", has_source_in_key=False, bytes_max=2**30)
     part = tail.part("items", 0, tail.durable())
     assert part is not None
-    read: list[bytes] = []
-
-    def decode(payload: bytes) -> RawBatch:
-        read.append(payload)
-        return decode_raw_batch(payload)
-
-    monkeypatch.setattr(key_tail, "decode_raw_batch", decode)
     assert next(iter(part.changes(("hot", "")))).position == 199
     assert len(read) == 1
+    tail.close()
+    lake.close()
+
+
+def test_a_record_with_many_of_the_keys_is_read_once(tmp_path: Path, read: list[bytes]) -> None:
+    lake = HandLake(tmp_path)
+    for number in range(3):
+        lake.append(*(insert(str(key), n=number) for key in range(50)))
+    tail = KeyTail(tmp_path / "journal", has_source_in_key=False, bytes_max=2**30)
+    part = tail.part("items", 0, tail.durable())
+    assert part is not None
+    found = [[change.position for change in part.changes((str(key), ""))] for key in range(50)]
+    assert found == [[100 + key, 50 + key, key] for key in range(50)]
+    assert len(read) == 3
     tail.close()
     lake.close()

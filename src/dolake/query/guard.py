@@ -110,6 +110,8 @@ def parse_condition(condition: str) -> str:
         _check(found, text)
         _check_condition(found)
     except Unreadable as error:
+        if error.position is not None:
+            error.position = max(0, error.position - len(_WITH_CONDITION))
         raise _refused(error, text) from error
     except RecursionError as error:
         raise InvalidSql("the condition is nested too deeply") from error

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -55,10 +55,9 @@ class _Touched:
     first: int
     ids: dict[str, set[str]]
 
-    def changes(self, table: str, row_id: str) -> list[KeyChange]:
-        """Of this row, in order."""
+    def changes(self, table: str, row_id: str, events: Sequence[RawEvent]) -> list[KeyChange]:
+        """Of this row, in order; `events` are the record's."""
         record = self.record
-        events = decode_raw_batch(record.payload).events
         names = {name for name in record.tables if plain_table_name(name) == table}
         return [
             KeyChange(record.position + at, event, record)
@@ -91,6 +90,8 @@ class Part:
     start: Position
     end: Position
     held: dict[StreamId, Position]
+    _events: dict[Position, Sequence[RawEvent]] = field(default_factory=dict)
+    """Of records that were met: whoever asks for many keys meets some of them again."""
 
     def cleared_at(self) -> Position | None:
         """Where the table was last emptied."""
@@ -106,7 +107,13 @@ class Part:
             # Another thread may be adding to the last block: what it adds is behind our end.
             for touched in reversed(tuple(block.records)):
                 if row_id in touched.ids.get(self.table, ()) and source in ("", str(touched.record.stream)):
-                    yield from filter(self._is_shown, reversed(touched.changes(self.table, row_id)))
+                    found = touched.changes(self.table, row_id, self._events_of(touched.record))
+                    yield from filter(self._is_shown, reversed(found))
+
+    def _events_of(self, record: Record) -> Sequence[RawEvent]:
+        if record.position not in self._events:
+            self._events[record.position] = decode_raw_batch(record.payload).events
+        return self._events[record.position]
 
     def _is_shown(self, change: KeyChange) -> bool:
         if not self.start <= change.position < self.end:
