@@ -11,6 +11,7 @@ import base64
 import contextlib
 import json
 import os
+import socket
 import time
 import zlib
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ Json = dict[str, Any]
 _COMMIT = b'"commitTimestamp":'
 _EVENTS = b'"events":['
 _BATCH = b'{"type":"batch"'
+_STUCK_BYTES = 64 * 1024
 
 
 @dataclass
@@ -140,8 +142,10 @@ async def _read_all(pipe: Connection, url: str, wishes: list[tuple[Json, bool]])
     pipe.send("ready")
     stuck: Reader | None = None
     while (word := await loop.run_in_executor(None, pipe.recv)) != "stop":
-        if word == "stick":  # one more, that is never read from again
-            stuck = await connect(wishes[0][0], keeps_events=False)
+        if word == "stick":  # one more, that wants everything and is never read from again: full after a second or two
+            everything = {"tables": list(dict.fromkeys(table for wish, _ in wishes for table in wish["tables"]))}
+            stuck = await connect(everything, keeps_events=False)
+            stuck.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _STUCK_BYTES)
             stuck.transport.pause_reading()
         elif word == "forget":
             delays.clear()

@@ -136,6 +136,8 @@ def test_what_is_said_most_often_is_plain(condition: str) -> None:
     "condition",
     [
         "nothing = 1",
+        "((",
+        "getenv('HOME') = 'x'",
         "n = 1.5",
         "n = '1'",
         "city = 1",

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dolake.errors import DoLakeError
 from dolake.query.guard import parse_condition
 from dolake.query.syntax import Node, read
 
@@ -52,7 +53,7 @@ def plain_answer(condition: str, find: Find) -> NDArray[np.bool_] | None:
         return None
     try:
         answer = test(find)
-    except _NotPlain:
+    except (_NotPlain, pa.ArrowException):
         return None
     met: NDArray[np.bool_] = pc.fill_null(answer, False).to_numpy(zero_copy_only=False)
     return met
@@ -76,7 +77,7 @@ def finder(rows: pa.Table) -> Find:
 def _test_of(condition: str) -> Test | None:
     try:
         return _test(read(f"SELECT 1 WHERE {parse_condition(condition)}")[0]["where_clause"])
-    except _NotPlain:
+    except (_NotPlain, DoLakeError):  # what is wrong with it is told to who wants it, and not to all of the round
         return None
 
 
