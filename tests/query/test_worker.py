@@ -19,7 +19,9 @@ import pytest
 
 from dolake.errors import InvalidSql, UnknownTable
 from dolake.query.__main__ import open_parts
+from dolake.query.announcing import CheckWanted, Entry, PagesWanted, Wish, encode
 from dolake.query.answering import Parts, opened
+from dolake.query.changes import Changes
 from dolake.query.link import Sections
 from dolake.query.planning import Planner
 from dolake.query.question import Question
@@ -585,3 +587,28 @@ def test_an_answer_that_nobody_reads_is_cut_off_when_its_time_is_over(lake: Lake
                     await answer.read()
 
     run(story())
+
+
+def test_a_newcomer_does_not_wait_for_slow_pages_of_the_past(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over, at_work = threading.Event(), threading.Semaphore(0)
+
+    def read_slowly(_self: Changes, _wanted: PagesWanted) -> bytes:
+        at_work.release()
+        assert is_over.wait(60)
+        return b""
+
+    async def ask() -> None:
+        wish = Wish(("orders",))
+        slow = encode(PagesWanted([wish], [Entry(0, 0)], 10, 1000))
+        async with asking(lake) as asker:
+            pages = [asyncio.create_task(asker.post("/changes", slow)) for _ in range(4)]
+            try:
+                await asyncio.to_thread(at_work.acquire)
+                status, _, found = await asker.post("/changes/check", encode(CheckWanted(wish)))
+                assert (status, found["start"]) == (200, found["durable"])
+            finally:
+                is_over.set()
+                await asyncio.gather(*pages)
+
+    monkeypatch.setattr(Changes, "pages", read_slowly)
+    run(ask())

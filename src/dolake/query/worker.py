@@ -68,6 +68,8 @@ class Worker:
         self._changes: Changes | None = None
         self._live_thread = ThreadPoolExecutor(1, thread_name_prefix="live")
         self._past_threads = ThreadPoolExecutor(_PAST_THREADS, thread_name_prefix="past")
+        # Whoever comes waits for nobody's slow condition on the past.
+        self._check_threads = ThreadPoolExecutor(_PAST_THREADS, thread_name_prefix="check")
 
     def follow(self, settings: QuerySettings) -> None:
         """What can change at once does."""
@@ -124,7 +126,7 @@ class Worker:
     async def check_wish(self, request: web.Request) -> web.Response:
         wanted = decode_check_wanted(await request.read())
         loop = asyncio.get_running_loop()
-        return _json(await loop.run_in_executor(self._past_threads, self._changes_of(self._parts()).check, wanted))
+        return _json(await loop.run_in_executor(self._check_threads, self._changes_of(self._parts()).check, wanted))
 
     def _changes_of(self, parts: Parts) -> Changes:
         if self._changes is None:
