@@ -160,6 +160,15 @@ def test_a_missing_segment_is_never_skipped_in_silence(tmp_path: Path, which: in
         list(reader.read(START))
 
 
+def test_a_newest_segment_that_is_gone_is_damage_also_for_who_begins_there(tmp_path: Path) -> None:
+    """Only the oldest go by right."""
+    write_journal(tmp_path, 4)
+    newest = segments_of(tmp_path)[-1]
+    newest.unlink()
+    with JournalReader(tmp_path) as reader, pytest.raises(Damaged):
+        list(reader.read(int(newest.stem)))
+
+
 def test_a_reader_that_fell_behind_what_is_kept_is_told_so(tmp_path: Path) -> None:
     """It is slow, not the journal damaged: nobody should be sent to look for a broken disk."""
 

@@ -92,7 +92,7 @@ class JournalReader:
             position = durable  # also where the last of it is a gap, which yields nothing
 
     def _bases_from(self, start: Position, mark: Mark) -> list[Position]:
-        if start == mark.segment:
+        if start == mark.segment and segment.path_of(self._directory, start).exists():
             return [start]  # who follows closely is in the newest file, and need not look at the folder each time
         bases = [base for base in segment.list_bases(self._directory) if base <= mark.segment]
         first = max((base for base in bases if base <= start), default=None)

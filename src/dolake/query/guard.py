@@ -107,6 +107,9 @@ def parse_condition(condition: str) -> str:
         plain.pop("where_clause")
         if not found or not is_same(tree, plain):
             raise InvalidSql("this is more than one condition", hint="write what may stand behind WHERE, and no more")
+        for each in parts(found):
+            if "query_location" in each:
+                each["query_location"] -= len(_WITH_CONDITION)
         _check(found, text)
         _check_condition(found)
     except Unreadable as error:

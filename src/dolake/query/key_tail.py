@@ -36,6 +36,7 @@ Key = tuple[str, str]
 """A row's id, and its source where that is a part of the key."""
 _BLOCK_CHANGES = 2_000
 _ASKED_S = 60.0
+_MET_MAX_BYTES = 4 * 1024 * 1024
 _MARKS = (MARK, b'"previousRowId"', b'"ddl"')
 
 
@@ -81,6 +82,24 @@ class _Block:
     """Where tables were emptied."""
 
 
+class _Met:
+    """The events of the records that one look-up has met last: who asks for many keys meets some records often."""
+
+    def __init__(self) -> None:
+        self._events: dict[Position, Sequence[RawEvent]] = {}
+        self._byte_count = 0
+
+    def events(self, record: Record) -> Sequence[RawEvent]:
+        found = self._events.get(record.position)
+        if found is None:
+            self._byte_count += len(record.payload)
+            if self._byte_count > _MET_MAX_BYTES:
+                self._events.clear()
+                self._byte_count = len(record.payload)
+            found = self._events[record.position] = decode_raw_batch(record.payload).events
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """The tail of one table from where its snapshot ends: what `changes` looks at."""
@@ -90,8 +109,7 @@ class Part:
     start: Position
     end: Position
     held: dict[StreamId, Position]
-    _events: dict[Position, Sequence[RawEvent]] = field(default_factory=dict)
-    """Of records that were met: whoever asks for many keys meets some of them again."""
+    _met: _Met = field(default_factory=_Met, repr=False, compare=False)
 
     def cleared_at(self) -> Position | None:
         """Where the table was last emptied."""
@@ -107,13 +125,8 @@ class Part:
             # Another thread may be adding to the last block: what it adds is behind our end.
             for touched in reversed(tuple(block.records)):
                 if row_id in touched.ids.get(self.table, ()) and source in ("", str(touched.record.stream)):
-                    found = touched.changes(self.table, row_id, self._events_of(touched.record))
+                    found = touched.changes(self.table, row_id, self._met.events(touched.record))
                     yield from filter(self._is_shown, reversed(found))
-
-    def _events_of(self, record: Record) -> Sequence[RawEvent]:
-        if record.position not in self._events:
-            self._events[record.position] = decode_raw_batch(record.payload).events
-        return self._events[record.position]
 
     def _is_shown(self, change: KeyChange) -> bool:
         if not self.start <= change.position < self.end:

@@ -122,6 +122,7 @@ class Matches:
         """Those that are left."""
         find, left = finder(slice_.rows), []
         for condition in conditions:
+            self._stop.check()
             met = plain_answer(condition, find)
             if met is None:
                 left.append(condition)

@@ -7,8 +7,10 @@ exactly DuckDB's answer, or None; tests/query/test_plain_conditions.py compares 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, reduce
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,9 @@ from numpy.typing import NDArray
 
 from dolake.errors import DoLakeError
 from dolake.query.guard import parse_condition
-from dolake.query.syntax import Node, read
+from dolake.query.syntax import Node, Unreadable, read
+
+logger = logging.getLogger(__name__)
 
 Find = Callable[[str], pa.Array]
 """The values of a column, by its name in small letters."""
@@ -40,6 +44,9 @@ _INTEGERS = (pa.int32(), pa.int64())
 _EXACT_MAX = 2**53
 _DIGITS_MAX = 15
 """So many digits are a double for DuckDB and for us, and the same one."""
+_LENGTH_MAX = 500
+"""Longer ones are left to DuckDB: each part costs Arrow a pass over the rows, and memory for as long as it is kept."""
+_SMALL = {ord(large): ord(large.lower()) for large in ascii_uppercase}
 
 
 class _NotPlain(Exception):
@@ -48,7 +55,7 @@ class _NotPlain(Exception):
 
 def plain_answer(condition: str, find: Find) -> NDArray[np.bool_] | None:
     """Which rows meet a condition; None where DuckDB must be asked."""
-    test = _test_of(condition)
+    test = _test_of(condition) if len(condition) <= _LENGTH_MAX else None
     if test is None:
         return None
     try:
@@ -77,7 +84,10 @@ def finder(rows: pa.Table) -> Find:
 def _test_of(condition: str) -> Test | None:
     try:
         return _test(read(f"SELECT 1 WHERE {parse_condition(condition)}")[0]["where_clause"])
-    except (_NotPlain, DoLakeError):  # what is wrong with it is told to who wants it, and not to all of the round
+    except (_NotPlain, DoLakeError, Unreadable):  # what is wrong is told to who wants it, and not to all of the round
+        return None
+    except Exception:  # a mistake of ours costs a statement, and nobody the changes
+        logger.exception("plain condition could not be read")
         return None
 
 
@@ -86,6 +96,8 @@ def _test(node: Node) -> Test:
         case "COMPARISON", kind if kind in _COMPARISONS:
             return _comparison(kind, node["left"], node["right"])
         case "BETWEEN", "COMPARE_BETWEEN":
+            if _is_constant(node["input"]):  # DuckDB makes all three of one type
+                raise _NotPlain
             low = _comparison("COMPARE_GREATERTHANOREQUALTO", node["input"], node["lower"])
             high = _comparison("COMPARE_LESSTHANOREQUALTO", node["input"], node["upper"])
             return lambda find: pc.and_kleene(low(find), high(find))
@@ -113,11 +125,11 @@ def _test(node: Node) -> Test:
 
 
 def _comparison(kind: str, left: Node, right: Node) -> Test:
-    if left["class"] in ("CONSTANT", "CAST"):
+    if _is_constant(left):
         left, right, kind = right, left, _COMPARISONS[kind][1]
     value, constant = _value(left), _constant(right)
     compare = _COMPARISONS[kind][0]
-    if isinstance(constant, bool) and kind not in ("COMPARE_EQUAL", "COMPARE_NOTEQUAL"):
+    if isinstance(constant, bool) and compare not in (pc.equal, pc.not_equal):
         raise _NotPlain
 
     def test(find: Find) -> pa.Array:
@@ -146,11 +158,13 @@ def _fitting(constant: bool | int | float | str, values: pa.Array) -> pa.Scalar:
     match constant:
         case bool() if kind == pa.bool_():
             return pa.scalar(constant, kind)
+        case bool():  # which Python takes for a number
+            raise _NotPlain
         case str() if kind == pa.string():
             return pa.scalar(constant, kind)
-        case int() if kind in _INTEGERS and not isinstance(constant, bool):
+        case int() if kind in _INTEGERS:
             return _integer(constant, kind)
-        case int() | float() if kind == pa.float64() and not isinstance(constant, bool) and not _has_nan(values):
+        case int() | float() if kind == pa.float64() and not _has_nan(values):
             return pa.scalar(float(constant), kind)
         case _:
             raise _NotPlain
@@ -214,8 +228,12 @@ def _name_of(node: Node) -> str:
 
 
 def _lower(name: str) -> str:
-    """Names that differ in this alone are the same to DuckDB."""
-    return name.lower() if name.isascii() else name
+    """Names that differ in this alone are the same to DuckDB: it knows small letters of ASCII."""
+    return name.translate(_SMALL)
+
+
+def _is_constant(node: Node) -> bool:
+    return node["class"] in ("CONSTANT", "CAST")
 
 
 def _constant(node: Node) -> bool | int | float | str:
@@ -240,10 +258,7 @@ def _constant(node: Node) -> bool | int | float | str:
 def _truth(node: Node) -> bool:
     """`true` and `false`, as DuckDB's parser has them."""
     child = node["child"]
-    if (
-        node["cast_type"]["id"] != "BOOLEAN"
-        or child["class"] != "CONSTANT"
-        or child["value"]["value"] not in ("t", "f")
-    ):
+    word = child["value"].get("value") if child["class"] == "CONSTANT" else None
+    if node["cast_type"]["id"] != "BOOLEAN" or word not in ("t", "f"):
         raise _NotPlain
-    return bool(child["value"]["value"] == "t")
+    return bool(word == "t")

@@ -46,7 +46,10 @@ class Unreadable(Exception):
 
 def read(sql: str) -> list[Node]:
     """The trees of the statements in this text."""
-    answer = _decode(_answer("read", sql))
+    try:
+        answer = _decode(_answer("read", sql))
+    except msgspec.DecodeError as error:  # DuckDB says inf, which is no JSON
+        raise Unreadable(f"a number is too large: {error}") from error
     if answer["error"]:
         position = answer.get("position")
         raise Unreadable(answer["error_message"], int(position) if position else None)
