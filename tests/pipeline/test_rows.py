@@ -487,6 +487,8 @@ def test_the_fast_way_gives_what_the_slow_way_gives_for_declared_types(
 
 @ANY_ROWS
 @given(st.lists(st.binary(max_size=12) | images, max_size=5), schemas)
+@example([b'"":'], ())
+@example([b"{}", b'"":'], ())
 def test_any_bytes_get_an_answer(batch: list[bytes], columns: Columns) -> None:
     rows = read_rows(batch, columns)
     assert len(rows.rescued) == len(batch)

@@ -129,6 +129,8 @@ def _is_outermost(bytes_: Bytes, quotes: Ints, opens: Ints) -> Bools:
     folded = bytes_ | 0x20  # makes [ and ] look like { and }
     brackets = np.flatnonzero((folded == _OPENING) | (folded == _CLOSING))
     brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]  # those outside of strings
+    if not len(brackets):
+        raise Doubt  # nothing of it is a row
     depths = np.cumsum(np.where(folded[brackets] == _OPENING, 1, -1))
     is_outermost: Bools = depths[np.searchsorted(brackets, opens) - 1] == 1
     return is_outermost
