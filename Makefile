@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_WORKERS := 2
+QUICK := $(addprefix tests/,client doctor identity journal keyindex pipeline query sources tables wire test_settings.py)
 LOCKS := requirements/base.lock requirements/server.lock requirements/dev.lock
 
 .PHONY: help setup demo check quick test test-rck chaos bench soak lock clean java
@@ -28,8 +29,8 @@ check: $(STAMP) ## format, lint, types, and style as tests
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/tidy
 
-quick: $(STAMP) ## the fast tests: under a minute, no Spark
-	@$(BIN)/python -m pytest -q -m "not slow and not spark and not chaos" $(TEST_ARGS)
+quick: $(STAMP) ## the rooms' own fast tests: about a minute, no Spark and mostly no whole server
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m "not slow and not spark and not chaos" $(TEST_ARGS) $(QUICK)
 
 test: $(STAMP) java ## every test but the chaos runs; what continuous integration runs
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -m "not chaos" $(TEST_ARGS)
