@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dolake.query.pages import condition_sql
 from dolake.query.plain_conditions import finder, plain_answer
+from dolake.query.sqltext import literal
 
 SCHEMA = pa.schema(
     [
@@ -28,10 +29,6 @@ INTEGERS = [-(2**53), -21, -20, -1, 0, 1, 3, 19, 20, 2**31, 2**53]
 FRACTIONS = ["-0.0", "0.0", "0.1", "0.30000000000000004", "1.5", "-1.50", "1e3", "123456789.123456"]
 TEXTS = ["", "Oslo", "oslo", "Österbro", "O'Hara", "a%b", "0"]
 COMPARISONS = ["=", "<>", "<", "<=", ">", ">=", "!="]
-
-
-def literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 integers = st.sampled_from(INTEGERS).map(str)

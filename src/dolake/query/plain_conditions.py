@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dolake.errors import DoLakeError
 from dolake.query.guard import parse_condition
 from dolake.query.syntax import Node, Unreadable, read
+from dolake.tables.schema import EXACT_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,6 @@ _COMPARISONS: dict[str, tuple[Any, str]] = {
 """With the one that means the same when its sides are changed."""
 _JUNCTIONS = {"CONJUNCTION_AND": pc.and_kleene, "CONJUNCTION_OR": pc.or_kleene}
 _INTEGERS = (pa.int32(), pa.int64())
-_EXACT_MAX = 2**53
 _DIGITS_MAX = 15
 """So many digits are a double for DuckDB and for us, and the same one."""
 _LENGTH_MAX = 500
@@ -119,7 +119,7 @@ def _test(node: Node) -> Test:
             name = _name_of(node["children"][0])
             return lambda find: pc.is_valid(find(name))
         case "COLUMN_REF", _:
-            return _of_type(_column(node), pa.bool_())
+            return _column_of(node, (pa.bool_(),))
         case _:
             raise _NotPlain
 
@@ -163,18 +163,11 @@ def _fitting(constant: bool | int | float | str, values: pa.Array) -> pa.Scalar:
         case str() if kind == pa.string():
             return pa.scalar(constant, kind)
         case int() if kind in _INTEGERS:
-            return _integer(constant, kind)
+            return pa.scalar(constant, kind)  # one that does not fit is Arrow's error, and so DuckDB's to answer
         case int() | float() if kind == pa.float64() and not _has_nan(values):
             return pa.scalar(float(constant), kind)
         case _:
             raise _NotPlain
-
-
-def _integer(constant: int, kind: pa.DataType) -> pa.Scalar:
-    try:
-        return pa.scalar(constant, kind)
-    except (OverflowError, pa.ArrowInvalid):
-        raise _NotPlain from None
 
 
 def _has_nan(values: pa.Array) -> bool:
@@ -193,14 +186,12 @@ def _value(node: Node) -> Value:
 
 
 def _rest(dividend: Node, divisor: Node) -> Value:
-    number, column = _constant(divisor), _column(dividend)
+    number, column = _constant(divisor), _column_of(dividend, _INTEGERS)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 2**31:
         raise _NotPlain
 
     def rest(find: Find) -> pa.Array:
         values = column(find)
-        if values.type not in _INTEGERS:
-            raise _NotPlain
         return pc.subtract(values, pc.multiply(pc.divide(values, number), number)).cast(pa.int64())
 
     return rest
@@ -211,14 +202,17 @@ def _column(node: Node) -> Value:
     return lambda find: find(name)
 
 
-def _of_type(value: Value, kind: pa.DataType) -> Value:
-    def checked(find: Find) -> pa.Array:
-        values = value(find)
-        if values.type != kind:
+def _column_of(node: Node, kinds: Sequence[pa.DataType]) -> Value:
+    """One that has one of these types."""
+    name = _name_of(node)
+
+    def column(find: Find) -> pa.Array:
+        values = find(name)
+        if values.type not in kinds:
             raise _NotPlain
         return values
 
-    return checked
+    return column
 
 
 def _name_of(node: Node) -> str:
@@ -245,7 +239,7 @@ def _constant(node: Node) -> bool | int | float | str:
     match kind["id"]:
         case "VARCHAR":
             return str(value)
-        case "INTEGER" | "BIGINT" if abs(value) <= _EXACT_MAX:
+        case "INTEGER" | "BIGINT" if abs(value) <= EXACT_MAX:
             return int(value)
         case "DECIMAL" if kind["type_info"]["width"] <= _DIGITS_MAX:
             return float(value / 10 ** kind["type_info"]["scale"])
