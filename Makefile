@@ -11,7 +11,7 @@ TEST_WORKERS := 2
 QUICK := $(addprefix tests/,client doctor identity journal keyindex pipeline query sources tables wire test_settings.py)
 LOCKS := requirements/base.lock requirements/server.lock requirements/dev.lock
 
-.PHONY: help setup demo check quick test test-rck chaos bench soak lock clean java
+.PHONY: help setup demo check quick test durations test-rck chaos bench soak lock clean java
 
 help: ## list the targets
 	@echo "DoLake: a real-time Iceberg lakehouse. Targets:"
@@ -30,16 +30,19 @@ check: $(STAMP) ## format, lint, types, and style as tests
 	@$(BIN)/python -m pytest -q tests/tidy
 
 quick: $(STAMP) ## the rooms' own fast tests: about a minute, no Spark and mostly no whole server
-	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m "not slow and not spark and not chaos" $(TEST_ARGS) $(QUICK)
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup -m "not slow and not spark and not chaos" $(TEST_ARGS) $(QUICK)
 
-test: $(STAMP) java ## every test but the chaos runs; what continuous integration runs
-	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -m "not chaos" $(TEST_ARGS)
+test: $(STAMP) java ## every test but those of `make chaos`; what continuous integration runs
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -m "not chaos" $(TEST_ARGS)
+
+durations: ## `make test`, and the slowest files written into docs/explain/tests.md
+	@$(MAKE) test TEST_ARGS="--durations-page $(TEST_ARGS)"
 
 test-rck: $(STAMP) java ## Iceberg's REST compatibility kit against a running server (RCK=<path to its run-rck>, RCK_ARGS="--s3 --postgres")
 	@$(BIN)/python -m tools.run_rck $(RCK_ARGS) $(RCK)
 
-chaos: $(STAMP) java ## let server and pipeline die again and again: nothing is lost or doubled (an hour; CHAOS_ARGS=...)
-	@$(BIN)/python -m pytest -q -m chaos $(TEST_ARGS)
+chaos: $(STAMP) java ## kills and faults at length, all examples of property tests, benchmarks in small (hours; CHAOS_ARGS=...)
+	@$(BIN)/python -m pytest -q --hypothesis-profile=all -m "chaos or hypothesis" $(TEST_ARGS)
 	@$(BIN)/python -m tests.oracle.chaos $(CHAOS_ARGS)
 
 bench: $(STAMP) ## measure how many changes a second the server makes durable

@@ -5,10 +5,10 @@ From pipeline.py and soak.py, once everything that was sent is published.
 
 from __future__ import annotations
 
-from benchmarks.engines import duck_on
 from benchmarks.shop import Shop
 from benchmarks.stream import Json
 from dolake.cli.child import ChildServer
+from tools.duckdb_client import duck_on
 
 
 def compare_books(server: ChildServer, shop: Shop) -> dict[str, Json]:

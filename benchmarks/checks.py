@@ -19,12 +19,13 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import read_manifest_list
 
 from benchmarks.clean import CleanCopies, Duck, Engine, Spark, compare_reads
-from benchmarks.engines import duck_on, spark_on
+from benchmarks.engines import spark_on
 from benchmarks.jobs import ended_jobs
 from benchmarks.stream import Json, ask
 from dolake.cli.child import ChildServer
 from dolake.storage.local import path_of
 from dolake.tables.layout import CHANGES_SUFFIX
+from tools.duckdb_client import duck_on
 
 AT_CHECK, AFTER_JOB = "at a check", "after a job"
 _POLL_S = 0.05

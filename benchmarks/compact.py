@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from rich.progress import Progress
 
 from benchmarks.checks import condition
-from benchmarks.engines import duck_on, spark_on
+from benchmarks.engines import spark_on
 from benchmarks.jobs import run_job
 from benchmarks.load import LoadError
 from benchmarks.machine import Run, at_most, progress_bars, temporary_home, terminate_as_exit
@@ -30,6 +30,7 @@ from benchmarks.rewriting import Rewriter
 from benchmarks.stream import KEY_FIRST, Json, Sender, Template, ask, running_server
 from benchmarks.upsert import changes_of
 from dolake.cli.child import COMMAND, ChildServer
+from tools.duckdb_client import duck_on
 
 FLOOR_WAIT_MS = 1_000
 PACKAGES = ("pyspark", "pyarrow", "duckdb")

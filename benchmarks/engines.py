@@ -1,19 +1,17 @@
-"""Other engines on the lake: DuckDB, which reads it, and a Spark by hand, which writes as people do without DoLake.
+"""A Spark session on the lake that writes as people do without DoLake.
 
-From upsert.py, pipeline.py and freshness.py, and from the tests that read the lake with DuckDB. Both reach the tables
-through the server's REST catalog, as any user's would. Promise: leaving the `with` block leaves no Java process behind.
+From upsert.py, compact.py and checks.py. It reaches the tables through the server's REST catalog, as any user's would.
+Promise: leaving the `with` block leaves no Java process behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -21,26 +19,6 @@ from dolake.pipeline.spark import start_spark
 from dolake.settings import PipelineSettings
 
 _JVM_END_WAIT_S = 30.0
-_EXTENSIONS = ("avro", "httpfs", "iceberg")
-
-
-@contextlib.contextmanager
-def duck_on(url: str, *, threads: int | None = None, secret: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """DuckDB with the lake attached as `lake`; `secret` is how it logs in. Its extensions are wheels."""
-    with duckdb.connect() as connection:
-        connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
-        for name in _EXTENSIONS:
-            file = f"duckdb_extension_{name}/extensions/v{duckdb.__version__}/{name}.duckdb_extension"
-            connection.execute(f"LOAD '{sysconfig.get_path('purelib')}/{file}'")
-        connection.execute("SET TimeZone = 'UTC'")
-        if threads is not None:
-            connection.execute(f"SET threads = {threads}")
-        if secret is None:
-            connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{url}', AUTHORIZATION_TYPE 'none')")
-        else:
-            connection.execute(f"CREATE SECRET login (TYPE iceberg, {secret})")
-            connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{url}', SECRET login)")
-        yield connection
 
 
 @contextlib.contextmanager

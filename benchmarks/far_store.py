@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tests.support.faulty import faulty_proxy
-from tests.support.s3 import KEY, SECRET, s3_server
+from tools.faulty_proxy import faulty_proxy
+from tools.s3_server import KEY, SECRET, s3_server
 
 Logged = tuple[str, str, int]
 _END_WAIT_S = 10.0

@@ -34,8 +34,8 @@ from benchmarks.machine import (
     terminate_as_exit,
     versions_of,
 )
-from benchmarks.raw_websocket import PING, RawWebSocket, RawWebSocketError, encode_frame, open_raw_websocket
 from dolake.cli.child import ChildServer
+from tools.raw_websocket import PING, RawWebSocket, RawWebSocketError, encode_frame, open_raw_websocket
 
 SETTINGS = """
 [rate_limit]

@@ -17,13 +17,13 @@ import numpy as np
 from rich.progress import Progress
 
 from benchmarks.checks import AFTER_JOB, AT_CHECK, Checker, Plan, condition
-from benchmarks.engines import duck_on
 from benchmarks.jobs import jobs_of
 from benchmarks.machine import Run, at_least, at_most, progress_bars, temporary_home, terminate_as_exit
 from benchmarks.meter import Meter, memory_of, memory_over_time
 from benchmarks.steady import Pace, run_steadily
 from benchmarks.stream import KEY, KEY_FIRST, Json, Keys, Template, running_server
 from dolake.cli.child import COMMAND, ChildServer
+from tools.duckdb_client import duck_on
 
 FLOOR_READ_RATIO = 2.0
 FLOOR_READ_RATIO_AFTER_JOB = 1.3

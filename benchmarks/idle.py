@@ -19,10 +19,10 @@ import psutil
 import uvloop
 
 from benchmarks.machine import Run, at_most, temporary_home, terminate_as_exit
-from benchmarks.raw_websocket import RawWebSocket, encode_frame, open_raw_websocket
 from dolake.cli.child import ChildServer
 from dolake.errors import Unavailable
 from dolake.wire.messages import ConnectMessage, HeartbeatMessage, encode
+from tools.raw_websocket import RawWebSocket, encode_frame, open_raw_websocket
 
 OPEN_AT_A_TIME = 100
 SETTLE_S = 3.0

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.raw_websocket import BINARY, COMPRESSED, MASK_BYTE, MASKED, TEXT, encode_frame, open_raw_websocket
 from dolake.wire.binary import is_binary, pack, unpack_server_message
 from dolake.wire.columns import ColumnBatch, columns_of
 from dolake.wire.messages import (
@@ -31,6 +30,7 @@ from dolake.wire.messages import (
     decode_server_message,
     encode,
 )
+from tools.raw_websocket import BINARY, COMPRESSED, MASK_BYTE, MASKED, TEXT, encode_frame, open_raw_websocket
 
 Encoding = Literal["json", "msgpack", "msgpack-maps"]
 """`msgpack` is in columns, as our client sends it; `msgpack-maps` has a map for each event, as any other would."""

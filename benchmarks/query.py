@@ -26,7 +26,6 @@ from rich.progress import Progress
 
 from benchmarks.asking import Answerer, Asker
 from benchmarks.checks import condition
-from benchmarks.engines import duck_on
 from benchmarks.jobs import run_job
 from benchmarks.machine import Run, at_least, at_most, progress_bars, temporary_home
 from benchmarks.stream import KEY_FIRST, Json, Keys, ask, running_server
@@ -35,6 +34,7 @@ from benchmarks.upsert import COLUMNS, send_changes
 from benchmarks.upsert import SETTINGS as PUBLISH_WHEN_ASKED
 from dolake.cli.child import COMMAND, ChildServer
 from dolake.errors import InvalidInput
+from tools.duckdb_client import duck_on
 
 FLOOR_RATIO = 1.3
 FLOOR_RATIO_UNFLUSHED = 2.0

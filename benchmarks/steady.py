@@ -19,11 +19,11 @@ import numpy as np
 import uvloop
 from rich.progress import Progress
 
-from benchmarks.engines import duck_on
 from benchmarks.load import LoadError
 from benchmarks.meter import Meter
 from benchmarks.stream import Json, Keys, Sender, Template
 from dolake.cli.child import ChildServer
+from tools.duckdb_client import duck_on
 
 _POLL_EVERY_S = 0.1
 _VISIBLE_TIME_MAX_S = 120.0

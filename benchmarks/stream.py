@@ -25,10 +25,10 @@ import numpy.typing as npt
 
 from benchmarks.load import LoadError
 from benchmarks.machine import terminate_as_exit
-from benchmarks.raw_websocket import MASK_BYTE, MASKED, RawWebSocket, encode_frame, open_raw_websocket
 from dolake.cli.child import COMMAND, ChildServer
 from dolake.errors import Unavailable
 from dolake.wire.messages import AckMessage, ConnectMessage, NackMessage, decode_server_message, encode
+from tools.raw_websocket import MASK_BYTE, MASKED, RawWebSocket, encode_frame, open_raw_websocket
 
 Json = dict[str, Any]
 Keys = npt.NDArray[np.int64]

@@ -25,7 +25,7 @@ import uvloop
 from pyspark.sql import SparkSession
 from rich.progress import Progress
 
-from benchmarks.engines import duck_on, spark_on
+from benchmarks.engines import spark_on
 from benchmarks.jobs import run_job
 from benchmarks.machine import Run, at_least, at_most, progress_bars, temporary_home
 from benchmarks.meter import Meter
@@ -43,6 +43,7 @@ from benchmarks.stream import (
     running_server,
 )
 from dolake.cli.child import COMMAND, ChildServer
+from tools.duckdb_client import duck_on
 
 FLOOR_TIMES_FASTER = 8.0
 FLOOR_GROWTH = 1.3

@@ -1,40 +1,35 @@
-"""What holds for all tests."""
+"""The fixtures that rooms share, and the environment that all servers of tests start in."""
 
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 
-from tests.support.order import longest_first
 from tests.support.postgres import PostgresServer, running_postgres
-from tests.support.s3 import S3Server, s3_server
+from tests.support.server import ServerProcess
+from tools.s3_server import S3Server, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# No example has to be quick: how long one takes says more about what else the machine is doing.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
 
 # Spark takes ten seconds to start: only the tests that are about the pipeline have a server with one.
 os.environ["DOLAKE_PIPELINE_ENABLED"] = "false"
 os.environ["DOLAKE_QUERY_ENABLED"] = "false"
 
-# A shell's background job ignores Ctrl-C, and so would all that tests start: they send it to see what happens.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Only where workers share the files; who runs one process wants the quick tests first."""
-    if hasattr(config, "workerinput"):
-        items[:] = longest_first(items)
+_PUBLISHING_SETTINGS = """\
+[storage]
+cold_location = "cold"
+[journal]
+segment_size_bytes = 65536
+group_size_max_bytes = 65536
+[pipeline]
+retry_delay_ms = 200
+retry_delay_max_ms = 500
+"""
+"""What cannot change while a server runs, and short waits after a publish that failed."""
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +44,23 @@ def s3() -> Iterator[S3Server]:
     """One store for all tests of this process that want one; each has its own bucket."""
     with s3_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def publishing_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server with pipeline and queries for all tests of this process that share a lake; see `lake`."""
+    with ServerProcess(
+        tmp_path_factory.mktemp("lake"), settings=_PUBLISHING_SETTINGS, has_pipeline=True, has_queries=True
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def lake(publishing_server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    """The shared server with the module's own SETTINGS. Its tables need names that no other module has."""
+    with publishing_server.configured(request.module.SETTINGS):
+        yield publishing_server
+        publishing_server.flush()
 
 
 @pytest.fixture(scope="session")

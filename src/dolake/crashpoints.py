@@ -1,8 +1,8 @@
 """Named places in the code where a test lets the process die, as a power failure would: at once, without a word.
 
-From the pipeline and the server, which call `reach`; armed by DOLAKE_CRASH_AT alone, which no user sets. A number after
-a colon is how often the place is passed before: `staged:2` dies when it is reached for the third time. A path after an
-at sign is a file that arms it: it is removed just before, so that the process that takes over lives.
+From the pipeline and the server, which call `reach`. DOLAKE_CRASH_AT alone, which no user sets, makes them possible: it
+is the path of a file. The process that reaches the place named in that file removes it and dies, so that the process
+that takes over lives.
 """
 
 from __future__ import annotations
@@ -29,20 +29,15 @@ POINTS = (
     "forgotten",
 )
 
-_place, _, _flag = os.environ.get(VARIABLE, "").partition("@")
-_name, _, _count = _place.partition(":")
-_left = int(_count or 0)
+_file = os.environ.get(VARIABLE)
 
 
 def reach(point: str) -> None:
     """Die here, if a test wants it so."""
-    global _left
-    if point != _name:
-        return
-    if _flag and not Path(_flag).exists():
-        return
-    if _left == 0:
-        if _flag:
-            Path(_flag).unlink()
+    if _file and _wanted(Path(_file)) == point:
+        Path(_file).unlink()
         os.kill(os.getpid(), signal.SIGKILL)
-    _left -= 1
+
+
+def _wanted(file: Path) -> str:
+    return file.read_text() if file.exists() else ""

@@ -25,7 +25,7 @@ from dolake.storage.s3 import S3Storage
 from tests.support.aio import asynchronous
 from tests.support.disk import Clock
 from tests.support.journals import SOURCE, batch_of, fill, keep, opened, sequences_in
-from tests.support.s3 import S3Server
+from tools.s3_server import S3Server
 
 _ORDERS = Name(("default",), "orders")
 

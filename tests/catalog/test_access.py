@@ -14,7 +14,6 @@ import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.support.s3 import KEY, SECRET, S3Server
 from tests.support.store_lake import (
     READ_KEY,
     READ_SECRET,
@@ -25,6 +24,7 @@ from tests.support.store_lake import (
     StoreLake,
     store_lake,
 )
+from tools.s3_server import KEY, SECRET, S3Server
 
 pytestmark = pytest.mark.slow
 

@@ -21,6 +21,7 @@ from dolake.identity.tokens import mint
 from dolake.server.openapi import openapi_document
 from tests.catalog.asking import Asker, table_body, view_body
 from tests.catalog.examples import Json, field, order, schema, snapshot, spec, view_version
+from tests.support.property import examples
 from tests.support.server import ServerProcess
 
 DOCUMENT = openapi_document("/lakehouse")
@@ -245,7 +246,7 @@ def check(server: ServerProcess, request: tuple[str, str, bytes | None, dict[str
     assert ask("GET", "/health", base="").status == 200
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
 @given(request=requests())
 @pytest.mark.slow
 def test_whatever_is_sent_to_any_route_is_answered_and_never_breaks_the_server(
@@ -321,7 +322,7 @@ def check_tenant(
     assert "a" not in kept.metadata.get("properties", {})
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(request=requests(), scope=st.sampled_from(SCOPES), is_aimed=st.booleans())
 @pytest.mark.slow
 def test_whatever_a_tenant_sends_he_gets_no_trace_of_another_and_changes_nothing_of_his(

@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import RESTError
 
-from tests.support.s3 import KEY, SECRET, S3Server
 from tests.support.server import ServerProcess
+from tools.s3_server import KEY, SECRET, S3Server
 
 _SCHEMA = pa.schema([("x", pa.int64())])
 

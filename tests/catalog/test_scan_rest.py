@@ -19,13 +19,13 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField
 
-from benchmarks.engines import duck_on
 from dolake.identity.store import TokenFile
 from dolake.identity.tokens import mint
 from tests.catalog.asking import Asker, Reply
 from tests.catalog.examples import Json
 from tests.catalog.planned_tables import append, delete_rows, grown_table, row
 from tests.support.server import ServerProcess
+from tools.duckdb_client import duck_on
 
 PAGE = 3
 SETTINGS = f"[catalog]\nplan_tasks_max = {PAGE}\n"

@@ -35,6 +35,7 @@ from dolake.catalog.errors import CommitConflict
 from dolake.catalog.readers import current_schema, current_snapshot_id
 from tests.catalog.examples import FILE, START_MS, UUID, act, add, field, main, order, ref, schema, snapshot, table
 from tests.catalog.test_requirements import FAILS, HOLDS, TABLE
+from tests.support.property import examples
 
 Json = dict[str, Any]
 Draw = Any
@@ -192,7 +193,9 @@ def pyiceberg_applies(metadata: Json, updates: list[Json]) -> Json:
     return update_table_metadata(base, parsed, metadata_location=FILE).model_dump(by_alias=True)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(data=st.data(), commits=st.integers(1, 6))
 def test_random_commits_give_what_pyiceberg_gives(data: st.DataObject, commits: int) -> None:
     metadata = table(properties={"write.metadata.previous-versions-max": "3"})
@@ -251,7 +254,7 @@ def schemas(draw: st.DrawFn) -> Json:
     return schema(field(free.pop(), "key", "long", required=True), *fields(0))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(sent=schemas(), data=st.data())
 def test_a_new_table_gets_the_ids_that_pyiceberg_gives(sent: Json, data: st.DataObject) -> None:
     key = sent["fields"][0]["id"]

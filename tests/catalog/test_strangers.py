@@ -36,6 +36,7 @@ from tests.catalog.examples import (
 )
 from tests.catalog.test_create import NESTED
 from tests.catalog.test_snapshots import partition_statistics, statistics
+from tests.support.property import examples
 
 Json = dict[str, Any]
 
@@ -115,7 +116,7 @@ def damaged(draw: Any, document: Any) -> Any:
             return copied
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(data=st.data(), base=st.sampled_from([*TABLES, None]))
 def test_no_update_of_a_table_crashes_the_engine(data: st.DataObject, base: Json | None) -> None:
     updates = data.draw(st.lists(st.sampled_from(TABLE_UPDATES), min_size=1, max_size=5))
@@ -128,7 +129,7 @@ def test_no_update_of_a_table_crashes_the_engine(data: st.DataObject, base: Json
     assert registered_table_metadata(made) == made  # whatever was accepted, a careful reader accepts too
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_no_update_of_a_view_crashes_the_engine(data: st.DataObject) -> None:
     updates = data.draw(st.lists(st.sampled_from(VIEW_UPDATES), min_size=1, max_size=4))
@@ -140,7 +141,7 @@ def test_no_update_of_a_view_crashes_the_engine(data: st.DataObject) -> None:
     assert registered_view_metadata(made) == made
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), base=st.sampled_from([*TABLES, VIEW, None]))
 def test_no_requirement_crashes_the_engine(data: st.DataObject, base: Json | None) -> None:
     requirements = data.draw(st.lists(st.sampled_from(REQUIREMENTS), min_size=1, max_size=2))
@@ -149,7 +150,7 @@ def test_no_requirement_crashes_the_engine(data: st.DataObject, base: Json | Non
         check_requirements(base, requirements)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_no_create_request_crashes_the_engine(data: st.DataObject) -> None:
     for_table = {
@@ -169,7 +170,7 @@ def test_no_create_request_crashes_the_engine(data: st.DataObject) -> None:
     assert [registered_view_metadata(made) for made in views] == views
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(data=st.data(), document=st.sampled_from(TABLES))
 def test_no_metadata_file_crashes_the_engine(data: st.DataObject, document: Json) -> None:
     with suppress(InvalidInput):

@@ -14,7 +14,7 @@ from dolake.errors import Conflict, InvalidInput, NotFound, Unavailable
 from dolake.storage.base import Storage
 from dolake.storage.local import LocalStorage
 from dolake.storage.s3 import S3Storage
-from tests.support.s3 import S3Server
+from tools.s3_server import S3Server
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -25,7 +25,6 @@ from duckdb import DuckDBPyConnection
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.types import IcebergType, ListType, NestedField, StructType
 
-from benchmarks.engines import duck_on
 from dolake.client import connect
 from dolake.errors import DoLakeError
 from dolake.tables.names import split_table_name
@@ -33,6 +32,7 @@ from tests.corpus.shape import Change, Row, Stream
 from tests.corpus.streams import STREAMS
 from tests.support.aio import run
 from tests.support.server import ServerProcess
+from tools.duckdb_client import duck_on
 
 pytestmark = pytest.mark.spark
 _WAIT_S = 120.0

@@ -6,7 +6,7 @@ import os
 
 from dolake.doctor.store import check_store
 from dolake.settings import PipelineSettings, Settings
-from tests.support.s3 import S3Server
+from tools.s3_server import S3Server
 
 
 def test_a_store_that_answers_is_well_and_one_without_the_bucket_is_not(s3: S3Server) -> None:

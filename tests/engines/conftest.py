@@ -10,9 +10,9 @@ from duckdb import DuckDBPyConnection
 from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
 
-from benchmarks.engines import duck_on
 from tests.support.server import ServerProcess
 from tests.support.spark import add_catalog
+from tools.duckdb_client import duck_on
 
 _numbers = itertools.count(1)
 

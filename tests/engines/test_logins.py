@@ -12,11 +12,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from pyspark.sql import SparkSession
 
-from benchmarks.engines import duck_on
 from dolake.identity.store import TokenFile
 from dolake.identity.tokens import mint
 from tests.support.server import ServerProcess
 from tests.support.spark import add_catalog, rows_of
+from tools.duckdb_client import duck_on
 
 WAYS = ("token", "credential")
 

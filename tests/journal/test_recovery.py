@@ -39,6 +39,7 @@ from tests.support.journals import (
     segments_of,
     sequences_in,
 )
+from tests.support.property import examples
 
 Spoil = Callable[[bytearray, int, random.Random], None]
 """Changes the bytes of a file from this offset on."""
@@ -112,7 +113,7 @@ async def check_opens(image: Path, durable_count: int, sent_count: int) -> None:
 sizes = st.lists(st.integers(0, 4000), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     durable=sizes,
     torn=sizes,
@@ -139,7 +140,7 @@ def test_a_torn_write_at_any_byte_costs_only_what_was_never_acknowledged(
         run(story(home))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(durable=sizes, torn=sizes, seed=st.integers(0, 2**32), share=st.floats(0, 1))
 def test_blocks_of_the_last_group_that_arrive_in_any_order_cost_only_that_group(
     durable: list[int], torn: list[int], seed: int, share: float
@@ -161,7 +162,7 @@ def test_blocks_of_the_last_group_that_arrive_in_any_order_cost_only_that_group(
         run(story(home))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     durable=sizes,
     torn=st.one_of(st.just([]), sizes),
@@ -197,7 +198,7 @@ def test_damage_before_the_mark_stops_recovery_and_changes_nothing(
         run(story(home))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(durable=sizes, where=st.floats(0, 1, exclude_max=True), with_mark=st.booleans())
 def test_a_flipped_byte_in_a_record_with_synced_ones_behind_it_is_damage_even_without_a_mark(
     durable: list[int], where: float, with_mark: bool

@@ -36,6 +36,7 @@ from tests.support.journals import (
     segments_of,
     sequences_in,
 )
+from tests.support.property import examples
 
 QUIET = StreamId("quiet")
 
@@ -504,7 +505,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]
     return directory, build(directory, 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     which=st.integers(0, 2),
     wounds=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 12_000)), min_size=1, max_size=3),

@@ -15,6 +15,7 @@ from dolake.errors import Damaged
 from dolake.journal import record, segment
 from dolake.journal.record import Kind
 from dolake.journal.segment import Scan, SegmentHeader
+from tests.support.property import examples
 
 HEAD = SegmentHeader(base=500, created_ms=1_763_000_000_000, journal_id=bytes(range(16)))
 
@@ -118,7 +119,7 @@ def test_a_scan_never_looks_beyond_its_limit(tmp_path: Path) -> None:
         assert [header.position for _, header, _ in Scan(descriptor, limit=limit)] == [500, 501]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(sizes=st.lists(st.integers(0, 200), min_size=1, max_size=6), where=st.floats(0, 1, exclude_max=True))
 def test_a_scan_stops_before_the_first_byte_that_is_wrong(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], where: float

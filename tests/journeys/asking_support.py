@@ -42,18 +42,6 @@ def wait_for_answers(server: ServerProcess) -> None:
     wait_until(is_answering, lambda: f"no answers: {server.log[-2000:]}")
 
 
-def flush(server: ServerProcess) -> None:
-    """Ask until everything is published: a busy machine may need longer for Spark than one request waits."""
-
-    def is_done() -> bool:
-        with contextlib.suppress(OSError):
-            status, answer = server.get("/flush", method="POST")
-            return bool(status == 200 and answer["success"])
-        return False
-
-    wait_until(is_done, lambda: f"not published: {server.log[-2000:]}")
-
-
 def wait_until(is_so: Callable[[], bool], otherwise: Callable[[], str] | str) -> None:
     give_up_at = time.monotonic() + _WAIT_S
     while not is_so():

@@ -18,7 +18,6 @@ from typing import Any
 import duckdb
 import psutil
 
-from benchmarks.engines import duck_on
 from dolake.client import LakeClient, QueryResult, create_lake_client
 from dolake.errors import Unavailable
 from tests.journeys.asking_support import iso, kill_query_process, now_ms
@@ -26,6 +25,7 @@ from tests.oracle.changes import Boundary, Group, Step
 from tests.oracle.processes import pipeline_of
 from tests.oracle.streams import Stream
 from tests.support.server import ServerProcess
+from tools.duckdb_client import duck_on
 
 TABLES = ("checking", "bank.savings")
 TOTAL = 20_000

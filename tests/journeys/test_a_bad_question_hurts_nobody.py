@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engines import duck_on
 from dolake.client import LakeClient, connect, create_lake_client
 from dolake.errors import DoLakeError, ForbiddenSql, QueryCancelled, QueryOutOfMemory, QueryTimeout, QueryUnavailable
-from tests.journeys.asking_support import answering_server, flush, insert, kill_query_process, post, update
+from tests.journeys.asking_support import answering_server, insert, kill_query_process, post, update
 from tests.support.aio import run
 from tests.support.server import ServerProcess
+from tools.duckdb_client import duck_on
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -65,7 +65,7 @@ def test_three_hundred_changes_are_each_in_the_answer_right_after_their_ack(serv
             assert positions == sorted(positions)
 
     run(_send(server, insert("crowd", "0", n=0)), _PATIENCE_S)
-    flush(server)  # Spark has started by then
+    server.flush()  # Spark has started by then
     before = server.get("/v1/published")[1]["position"]
     run(story(), _PATIENCE_S)
     assert server.get("/v1/published")[1]["position"] > before, "no publish came in between"
@@ -137,7 +137,7 @@ def test_a_question_that_eats_hangs_or_dies_never_touches_what_is_sent(server: S
     (row,) = answer["rows"]
     assert row["count"] == row["numbers"] == row["last"] + 1
     assert row["count"] >= acked > 0, "acknowledged and lost"
-    flush(server)
+    server.flush()
     with duck_on(server.url) as duck:
         assert duck.execute("SELECT COUNT(*) FROM lake.default.pumped").fetchall() == [(row["count"],)]
     assert server.get("/health")[0] == 200

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dolake.client.sync import connect
-from tests.journeys.asking_support import flush, insert, wait_until
+from tests.journeys.asking_support import insert, wait_until
 from tests.support.command import dolake
-from tests.support.s3 import S3Server
 from tests.support.server import ServerProcess
+from tools.s3_server import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -47,7 +47,7 @@ def test_a_forgotten_key_is_in_no_copy_and_the_lake_comes_back_without_it(
         wait_until(lambda: _copied(server) == 2, lambda: server.log[-2000:])
         assert _traces(s3, environ)
         lake.send([insert("people", "2", name="Bo")])
-        flush(server)
+        server.flush()
         done = lake.forget("people", _KEY)
         assert (done.rows_removed, done.changes_blanked) == (1, 1)
         # The copy keeps its last segment, for the streams that it knows: Bo's, of which the report speaks.
@@ -64,7 +64,7 @@ def test_a_forgotten_key_is_in_no_copy_and_the_lake_comes_back_without_it(
     assert said.returncode == 0, said.stdout + said.stderr
     assert re.search("4 changes, [34] of them in tables", said.stdout), said.stdout
     with ServerProcess(found, environ=environ, has_pipeline=True, has_queries=False) as again:
-        flush(again)
+        again.flush()
         assert again.stop() == 0
     report = dolake("verify", "--home", found, environ=environ)
     assert report.returncode == 0, report.stdout + report.stderr
@@ -77,13 +77,13 @@ def test_a_key_in_the_last_segment_of_the_copy_goes_with_the_next_changes(
 ) -> None:
     with connect(server.url, source="shop") as lake:
         lake.send([insert("people", _KEY, name=_KEY)])
-        flush(server)
+        server.flush()
         (why,) = lake.forget("people", _KEY).waits
         assert "until more changes are copied" in why
         assert _traces(s3, environ)
         lake.send([insert("people", "1", name="Ann")])
         wait_until(lambda: not _traces(s3, environ), lambda: server.log[-2000:])
-        flush(server)
+        server.flush()
         assert lake.forget("people", _KEY).rows_removed == 0
 
 

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from benchmarks.engines import duck_on
 from dolake.client.sync import connect
-from tests.journeys.asking_support import delete, flush, insert, post, update, wait_for_answers, wait_until
+from tests.journeys.asking_support import delete, insert, post, update, wait_for_answers, wait_until
 from tests.support.command import dolake
-from tests.support.s3 import KEY, SECRET, S3Server
 from tests.support.server import ServerProcess
+from tools.duckdb_client import duck_on
+from tools.s3_server import KEY, SECRET, S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -57,7 +57,7 @@ def test_a_lake_in_a_store_tells_the_whole_story(server: ServerProcess, s3: S3Se
     with connect(server.url, source="shop") as lake:
         lake.send([insert("orders", str(n), id=n, item="tea", price=2.5) for n in range(100)])
         assert _count(server) == 100  # from the journal: nothing is in the store yet
-        flush(server)
+        server.flush()
         before_ms = time.time_ns() // 1_000_000
         assert _count(server) == 100
         requests = _requests_of_a_flush(server, s3, lake)
@@ -74,7 +74,7 @@ def test_a_lake_in_a_store_tells_the_whole_story(server: ServerProcess, s3: S3Se
         server.kill()
         server.start()
         lake.send([insert("orders", "later", id=101, item="cup")])
-        flush(server)
+        server.flush()
     wait_for_answers(server)
     assert _count(server) == 102
     _assert_others_read_it(server, s3)
@@ -98,7 +98,7 @@ def _requests_of_a_flush(server: ServerProcess, s3: S3Server, lake: Any) -> Coun
         lake.send([update("orders", str(n), id=n, item="tea", price=price) for n in range(0, 100, 10)])
         time.sleep(1.2)  # what comes after a commit, such as the hint, belongs to the flush before
         began = len(s3.log)
-        flush(server)
+        server.flush()
         time.sleep(1.2)
     return Counter(path.split("/")[4] for _, path in s3.log[began:])
 
@@ -148,7 +148,7 @@ def _assert_upkeep_leaves_what_is_needed(server: ServerProcess, s3: S3Server, bu
 def _assert_a_forgotten_key_is_in_no_object(server: ServerProcess, s3: S3Server, bucket: str) -> None:
     with connect(server.url, source="shop") as lake:
         lake.send([insert("orders", "QzMarker", id=103, item="secret")])
-        flush(server)
+        server.flush()
         done = lake.forget("orders", "QzMarker")
     assert (done.rows_removed, done.changes_blanked, done.waits) == (1, 1, [])
     client = s3.client()
@@ -163,10 +163,10 @@ def _assert_old_partitions_go_cold(server: ServerProcess, s3: S3Server, bucket: 
     """To another prefix and class of the bucket, and every reader finds them there."""
     with connect(server.url, source="shop") as lake:
         lake.send([insert("events", str(n), at=f"2024-01-0{n % 3 + 1}T10:00:00Z", n=n) for n in range(30)])
-        flush(server)
+        server.flush()
         _run_job(server, ["tiers"])
         lake.send([delete("events", "3"), update("events", "4", at="2024-01-02T10:00:00Z", n=400)])
-        flush(server)
+        server.flush()
         assert _rows(server, "SELECT count(*) AS n, max(n) AS m FROM events") == [{"n": 29, "m": 400}]
         assert server.get("/v1/tables/default/events/rows/5")[1]["row"]["n"] == 5
         (warm, cold) = lake.tiers("events").tiers

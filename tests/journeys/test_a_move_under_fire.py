@@ -15,11 +15,11 @@ import psutil
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from benchmarks.engines import duck_on
 from dolake.client.sync import connect
-from tests.journeys.asking_support import flush, insert, update, wait_for_answers, wait_until
+from tests.journeys.asking_support import insert, update, wait_for_answers, wait_until
 from tests.support.command import dolake
 from tests.support.server import ServerProcess
+from tools.duckdb_client import duck_on
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 _DAYS = [f"2024-{number // 25 + 1:02d}-{number % 25 + 1:02d}" for number in range(50)]
@@ -73,7 +73,7 @@ def test_fifty_partitions_move_under_fire(server: ServerProcess) -> None:
     said = {f"{day}/{n}": n for day in _DAYS for n in range(_ROWS_A_DAY)}
     with connect(server.url, source="ledger") as lake:
         lake.send([insert("ledger", key, **_row(key, n)) for key, n in said.items()])
-    flush(server)
+    server.flush()
     assert _tiers(server) == {key: {"warm"} for key in _DAYS}
     sender = _Sender(server.url, said)
     sender.start()
@@ -82,7 +82,7 @@ def test_fifty_partitions_move_under_fire(server: ServerProcess) -> None:
     finally:
         sender.stopping.set()
         sender.join()
-    flush(server)
+    server.flush()
     for _ in _DAYS:  # on a busy machine all of them take longer than anybody waits at once, but one does not
         wait_until(partial(_is_colder, server, _warm(server)), lambda: server.log[-3_000:])
     assert _warm(server) == 0

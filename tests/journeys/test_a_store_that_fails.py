@@ -19,11 +19,9 @@ import duckdb
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from benchmarks.engines import duck_on
 from dolake.client.sync import LakeClient, connect
 from dolake.storage.duck import extension_file
 from tests.journeys.asking_support import (
-    flush,
     insert,
     post,
     query_process_of,
@@ -34,10 +32,11 @@ from tests.journeys.asking_support import (
 )
 from tests.support.aio import run
 from tests.support.command import dolake
-from tests.support.faulty import FaultyProxy, Request, faulty_proxy
-from tests.support.s3 import KEY, SECRET, S3Server
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event
+from tools.duckdb_client import duck_on
+from tools.faulty_proxy import FaultyProxy, Request, faulty_proxy
+from tools.s3_server import KEY, SECRET, S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -140,7 +139,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, s3: S3Server, bucket: str) ->
         lake = Lake(proxy, environ, stack)
         lake.serve(tmp_path_factory.mktemp("failing"))
         lake.insert("first")
-        flush(lake.server)
+        lake.server.flush()
         yield lake
 
 
@@ -151,7 +150,7 @@ def test_what_the_store_refuses_is_reported_and_changes_are_taken_meanwhile(lake
             lake.insert(f"during {how}")
             lake.assert_whole()
             lake.wait_for_reason(code)
-    flush(lake.server)
+    lake.server.flush()
     lake.assert_whole()
 
 
@@ -163,7 +162,7 @@ def test_without_a_store_changes_are_taken_and_what_is_known_is_answered(lake: L
         lake.insert(f"during {how}")
         lake.assert_whole()
         lake.wait_for_failure(failures)
-    flush(lake.server)
+    lake.server.flush()
     lake.assert_whole()
 
 
@@ -190,7 +189,7 @@ def test_a_write_that_was_done_and_not_confirmed_is_not_done_twice(
     failures = lake.publish["failures"]
     with lake.proxy.fault("lose_answer", is_for, left=1) as fault:
         lake.insert(f"unconfirmed {is_for.__name__}")
-        flush(lake.server)
+        lake.server.flush()
     assert (fault.hits, lake.publish["failures"]) == (1, failures)
     lake.assert_whole()
 
@@ -201,13 +200,13 @@ def test_a_publish_that_fails_half_way_is_made_again_as_a_whole(lake: Lake, is_f
     with lake.proxy.fault("lose_answer", is_for):
         lake.insert(f"half {is_for.__name__}")
         lake.wait_for_failure(failures)
-    flush(lake.server)
+    lake.server.flush()
     lake.assert_whole()
 
 
 def test_half_of_a_file_is_an_error_and_no_answer_and_asked_for_again_where_that_helps(lake: Lake) -> None:
     lake.insert("1", "2", "3", table="halves")
-    flush(lake.server)
+    lake.server.flush()
     with lake.proxy.fault("truncate", lambda request: request.method == "GET"):
         status, error = refusal(lake.server, "/v1/query", sql="SELECT sum(price) AS p FROM halves")
     assert status == 503, error
@@ -219,7 +218,7 @@ def test_half_of_a_file_is_an_error_and_no_answer_and_asked_for_again_where_that
 def test_a_store_that_says_nothing_keeps_nobody_from_what_needs_no_store(lake: Lake) -> None:
     """As many questions wait for it as may run; when their time is over they are told, and others have a turn."""
     lake.insert("1", table="far")
-    flush(lake.server)
+    lake.server.flush()
     before = query_process_of(lake.server)
     said: list[Any] = []
 
@@ -237,25 +236,25 @@ def test_a_store_that_says_nothing_keeps_nobody_from_what_needs_no_store(lake: L
             each.join()
     assert {status for status, _ in said} <= {503, 504}, said  # the store's time is over first, or the question's
     assert query_process_of(lake.server) == before  # nobody's question was cut off for it
-    flush(lake.server)
+    lake.server.flush()
     lake.assert_whole()
 
 
 def test_columns_that_were_not_sent_are_found_in_the_store(lake: Lake) -> None:
     lake.insert("partly", table="parts")
-    flush(lake.server)
+    lake.server.flush()
     with lake.proxy.fault("refuse", lambda request: request.is_write):
         change = update("parts", "partly", name="new") | {"metadata": {"unchanged": ["price"]}}
         lake.client.send([change])
         assert lake.rows("SELECT name, price FROM parts") == [{"name": "new", "price": 1.5}]
-    flush(lake.server)
+    lake.server.flush()
     assert lake.rows("SELECT name, price FROM parts") == [{"name": "new", "price": 1.5}]
 
 
 def test_upkeep_that_the_store_stops_loses_nothing_and_is_done_later(lake: Lake) -> None:
     for number in range(3):
         lake.insert(f"for upkeep {number}")
-        flush(lake.server)
+        lake.server.flush()
     with lake.proxy.fault("refuse", _is_data):
         assert _job(lake, ["files"])["state"] == "failed"
     with lake.proxy.fault("lose_answer", _is_metadata):
@@ -307,7 +306,7 @@ def test_the_fallback_takes_as_much_as_the_settings_allow_and_everything_flows_w
     (taken,) = run(say([3]), timeout_s=60)
     assert taken["status"] == "buffered"
     _configure(lake, enableFallback=True)
-    flush(lake.server)
+    lake.server.flush()
     assert lake.rows("SELECT count(*) AS n FROM fallen") == [{"n": 3}]
     assert lake.rows("SELECT count(*) AS n FROM fallen__changes") == [{"n": 3}]
 
@@ -346,7 +345,7 @@ def test_a_lost_machine_is_recovered_from_the_store(lake: Lake, tmp_path_factory
     lake.keys.remove("not copied yet")
     lake.assert_whole()
     lake.insert("not copied yet", "on the new machine")
-    flush(lake.server)
+    lake.server.flush()
     lake.assert_whole()
     _wait_for_copy(lake)
 
@@ -360,7 +359,7 @@ def _wait_for_copy(lake: Lake) -> None:
 
 
 def test_at_the_end_other_engines_have_every_row_once(lake: Lake, s3: S3Server, bucket: str) -> None:
-    flush(lake.server)
+    lake.server.flush()
     with duck_on(lake.server.url) as duck:
         duck.execute(_secret(s3))
         found = duck.execute("SELECT name FROM lake.default.orders").fetchall()

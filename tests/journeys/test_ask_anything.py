@@ -25,7 +25,6 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from benchmarks.engines import duck_on
 from dolake.client import LakeClient, connect, create_lake_client
 from dolake.errors import (
     ForbiddenSql,
@@ -38,7 +37,6 @@ from tests.journeys.asking_support import (
     delete,
     dicts,
     emptied,
-    flush,
     insert,
     post,
     refusal,
@@ -48,6 +46,7 @@ from tests.journeys.asking_support import (
 from tests.support.aio import run
 from tests.support.command import dolake
 from tests.support.server import ServerProcess
+from tools.duckdb_client import duck_on
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -189,7 +188,7 @@ def test_000_the_dashboard_asks_three_things_at_once(server: ServerProcess) -> N
                 "active_users": 2,
                 "low_stock_items": [{"product_name": "tea 0", "quantity": 2}],
             }
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             assert await get_dashboard_metrics() == metrics, "published, it is the same"
 
     run(story(), _PATIENCE_S)
@@ -229,7 +228,7 @@ def test_000_an_issue_is_investigated_at_its_time_and_through_its_whole_history(
                 versions = [row.status for row in history]
                 assert versions[:4] == ["refunded", "refunded", "paid twice", "pending"]
                 assert not [name for name in history[0].as_dict() if name.startswith("_")]
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
             named = await lake.query(
                 "SELECT _operation, status FROM orders WHERE id = ? ORDER BY _position", [order_id]
             )
@@ -263,7 +262,7 @@ def test_000_other_tools_find_the_same_orders_once_they_are_published(server: Se
             await shop.send([insert("orders", "order-1", **row), insert("orders", "order-2", **old)])
 
     run(story(), _PATIENCE_S)
-    flush(server)
+    server.flush()
     with duck_on(server.url) as duck:
         duck.execute(f"ATTACH 'lake' AS dolake (TYPE iceberg, ENDPOINT '{server.url}', AUTHORIZATION_TYPE 'none')")
         found = duck.execute("SELECT id FROM dolake.default.orders WHERE created_at > DATE '2025-01-01'").fetchall()
@@ -317,7 +316,7 @@ def test_001_the_plan_of_a_month_leaves_out_the_files_of_others(server: ServerPr
         async with shop_and_lake(server, "events") as (shop, _):
             for events in months.values():
                 await shop.send(events)
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
             await shop.send(insert("events", "late", id="late", timestamp="2024-01-31T23:59:59.999Z"))
 
     run(story(), _PATIENCE_S)
@@ -381,7 +380,7 @@ def test_004_a_field_is_added_without_a_migration_and_a_query_spans_both_schemas
     async def story() -> None:
         async with shop_and_lake(server, "Customer") as (things, iceberg):
             await things.send(insert("Customer", "1", name="Alice", email="alice@example.com"))
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             bob = {"name": "Bob", "email": "bob@example.com", "phone": "+1-555-0123"}
             await things.send(insert("Customer", "2", **bob))
             for _ in ("in the tail", "published"):
@@ -389,7 +388,7 @@ def test_004_a_field_is_added_without_a_migration_and_a_query_spans_both_schemas
                 by_name = {row.name: row for row in customers}
                 assert sorted(by_name) == ["Alice", "Bob"]
                 assert (by_name["Alice"].phone, by_name["Bob"].phone) == (None, "+1-555-0123")
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
 
             schema = await iceberg.get_schema("Customer")
             assert schema.version == 2
@@ -434,7 +433,7 @@ def test_004_a_month_of_orders_is_a_partition(server: ServerProcess) -> None:
                 assert len(as_in_the_seed) == 3
                 one_day = await iceberg.query(entity_type="Order", partition={"date": "2024-02-01"})
                 assert [row.number for row in one_day] == [4]
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
 
     run(story(), _PATIENCE_S)
 
@@ -452,7 +451,7 @@ def test_004_events_by_month_in_our_sql_and_from_the_parquet_files(server: Serve
             assert [(row.month, row.events) for row in results] == months
 
     run(story(), _PATIENCE_S)
-    flush(server)
+    server.flush()
     files = server.home / "warehouse" / "tenant_a" / "visits" / "**" / "*.parquet"
     with duckdb.connect() as db:
         db.execute("SET TimeZone = 'UTC'")
@@ -470,7 +469,7 @@ def test_joins_windows_and_ctes_work_over_tail_and_tables_together(server: Serve
     async def story() -> None:
         async with shop_and_lake(server, "people", "sales") as (shop, lake):
             await shop.send([insert("people", key, id=key, city=city) for key, city in people.items()])
-            await asyncio.to_thread(flush, server)  # one table is published, the other one is in the tail
+            await asyncio.to_thread(server.flush)  # one table is published, the other one is in the tail
             rows = enumerate(sales)
             await shop.send([insert("sales", f"{n}", person=key, amount=amount) for n, (key, amount) in rows])
             result = await lake.query(
@@ -505,7 +504,7 @@ def test_a_star_shows_the_users_columns_and_hidden_ones_are_there_when_named(ser
                 assert dicts(named) == [{"_key": "7", "city": "Oslo"}], "a key alone is no history"
                 changes = await lake.query("SELECT * FROM people__changes WHERE _key = '7' AND city = 'Oslo'")
                 assert changes.rows[-1]["_operation"] in ("INSERT", "DELETE")
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
 
     run(story(), _PATIENCE_S)
 
@@ -575,7 +574,7 @@ def test_nothing_is_lost_in_json_csv_arrow_or_python(server: ServerProcess) -> N
         assert arrow["moment"].astimezone(UTC) == moment
         assert arrow["price"] == Decimal("12345678901234567890.123456789")
         run(_in_python(server, moment), _PATIENCE_S)
-        flush(server)
+        server.flush()
 
 
 async def _in_python(server: ServerProcess, moment: datetime) -> None:
@@ -626,7 +625,7 @@ def test_people_ask_on_the_command_line(server: ServerProcess) -> None:
     async def story() -> datetime:
         async with shop_and_lake(server, "people") as (shop, _):
             await shop.send([insert("people", "1", id="1", city="Oslo"), insert("people", "2", id="2", city="Rome")])
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             before = await a_moment()
             await shop.send([update("people", "1", id="1", city="Bergen"), delete("people", "2", id="2", city="Rome")])
             await shop.send(insert("people", "3", id="3", city="Wien"))

@@ -11,10 +11,10 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
-from benchmarks.engines import duck_on
-from tests.support.s3 import KEY, S3Server
 from tests.support.spark import add_catalog, rows_of
 from tests.support.store_lake import ROLE, StoreLake, store_lake
+from tools.duckdb_client import duck_on
+from tools.s3_server import KEY, S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

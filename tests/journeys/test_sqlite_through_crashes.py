@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.engines import duck_on
-from tests.pipeline.test_publishing import flush
 from tests.support.server import ServerProcess
+from tools.duckdb_client import duck_on
 
 SHARDS = ("east", "west")
 COLUMNS = "id, city, amount, paid"
@@ -79,7 +78,7 @@ def _kill_and_compare(folder: Path, *, kills: int, seed: int) -> None:
         processes.bring_the_rest()
         expected = sorted(row for shard in SHARDS for row in _rows(files / f"{shard}.db"))
         assert len(expected) > 100
-        flush(server)
+        server.flush()
         with duck_on(server.url) as duck:
             found = sorted(duck.execute(f"SELECT {COLUMNS} FROM lake.default.orders").fetchall())  # noqa: S608
         assert found == expected, f"seed {seed}"

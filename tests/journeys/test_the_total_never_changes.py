@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.engines import duck_on
-from tests.journeys.asking_support import answering_server, flush
+from tests.journeys.asking_support import answering_server
 from tests.journeys.moving_money import BY_OWNER, TOTAL, Bank
 from tests.support.aio import run
 from tests.support.command import dolake
+from tools.duckdb_client import duck_on
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -51,7 +51,7 @@ def _move_money(home: Path, troubles: list[str], seed: int) -> None:
     with answering_server(home, _SETTINGS) as server:
         bank = Bank(server, seed)
         run(bank.run(troubles), timeout_s=300 + 60 * len(troubles))
-        flush(server)
+        server.flush()
         run(bank.ask_again(), timeout_s=300)
         with duck_on(server.url) as duck:
             duck.execute("USE lake.default")

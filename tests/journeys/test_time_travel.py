@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engines import duck_on
 from dolake.client import LakeClient, connect, create_lake_client
 from dolake.errors import InvalidInput, NoSuchMoment, NoSuchSnapshot, UnknownTable
 from tests.journeys.asking_support import (
@@ -25,7 +24,6 @@ from tests.journeys.asking_support import (
     answering_server,
     delete,
     dicts,
-    flush,
     insert,
     iso,
     now_ms,
@@ -38,6 +36,7 @@ from tests.oracle.streams import Stream
 from tests.support.aio import run
 from tests.support.command import dolake
 from tests.support.server import ServerProcess
+from tools.duckdb_client import duck_on
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -110,7 +109,7 @@ def test_every_moment_is_as_it_was_in_the_tail_and_in_the_tables_and_without_sna
                     await _assert_right(shop, past, past.dice.sample(past.moments, 4))
 
     run(live(), _PATIENCE_S)
-    flush(server)
+    server.flush()
     lake = create_lake_client(url=server.url)
     run(_assert_right(lake, past, past.dice.sample(past.moments, 30)), _PATIENCE_S)
     _let_snapshots_go(server, "stock", "shop.prices")
@@ -165,7 +164,7 @@ def test_a_change_belongs_to_the_moment_of_its_own_commit(server: ServerProcess)
                     at = await shop.query("SELECT number FROM clock", as_of=moment)
                     before = await shop.query("SELECT number FROM clock", as_of=moment - timedelta(milliseconds=1))
                     assert (at.scalar(), before.scalar()) == (number, number - 1)
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
 
     run(story(), _PATIENCE_S)
 
@@ -185,7 +184,7 @@ def test_a_moment_before_the_first_change_is_refused_with_the_oldest_one(server:
                     assert oldest.strftime("%Y-%m-%dT%H:%M:%S") in said
                 first = await crm.query(as_of=oldest, entity_type="Client")
                 assert dicts(first) == [{"name": "Alice"}]
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
 
     run(story(), _PATIENCE_S)
 
@@ -196,7 +195,7 @@ def test_sql_itself_can_name_the_moment_of_each_table(server: ServerProcess) -> 
             await shop.send([insert("till", "1", amount=1), insert("safe", "1", amount=100)])
             first = await a_moment()
             await shop.send([update("till", "1", amount=2), update("safe", "1", amount=200)])
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             second = await a_moment()
             await shop.send([update("till", "1", amount=3), update("safe", "1", amount=300)])
             for clause in ("FOR SYSTEM_TIME AS OF TIMESTAMP '{}'", "FOR TIMESTAMP AS OF '{}'"):
@@ -234,7 +233,7 @@ def test_what_a_moment_showed_when_it_was_now_it_shows_for_ever(server: ServerPr
     async def story() -> None:
         for round_ in range(10):
             await deliver(round_)
-        await asyncio.to_thread(flush, server)
+        await asyncio.to_thread(server.flush)
         for moment, table, rows in seen:
             assert await _all_of(lake, table, as_of=moment) == rows, (table, moment)
         for moment, table, rows in dice.sample(seen, 2):
@@ -306,7 +305,7 @@ def test_naming_a_change_column_reads_every_version_of_that_table_alone(server: 
     async def story() -> None:
         async with connect(server.url, source="versions") as shop:
             await shop.send([insert("doc", "1", text="a"), insert("reader", "1", name="Ada")])
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             await shop.send(update("doc", "1", before={"text": "a"}, text="b"))
             await shop.send(delete("doc", "1", text="b"))
             await shop.send([update("reader", "1", name="Bob")])
@@ -344,7 +343,7 @@ def test_a_users_own_column_of_that_name_wins_with_a_warning(server: ServerProce
                 result = await shop.query("SELECT _operation, room FROM surgeries")
                 assert [tuple(row) for row in result] == [("hip", 2)]
                 assert any("_operation" in warning for warning in result.warnings), result.warnings
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
 
     run(story(), _PATIENCE_S)
 
@@ -364,7 +363,7 @@ def test_half_a_transaction_is_nowhere_and_the_whole_of_it_everywhere(server: Se
             for _ in ("in the tail", "published"):
                 assert tuple((await shop.query(sql)).rows[0]) == (2, 2)
                 assert tuple((await shop.query(sql, as_of=middle)).rows[0]) == (1, 1)
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
 
     run(story(), _PATIENCE_S)
 
@@ -377,13 +376,13 @@ def test_004_a_snapshot_is_asked_for_listed_and_gone_back_to(server: ServerProce
         async with connect(server.url, source="things") as things:
             iceberg = create_lake_client(url=server.url)
             await things.send([insert("Order", f"{n}", number=n, state="new") for n in range(3)])
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             (snap_42,) = [each for each in await iceberg.list_snapshots("Order") if each.is_current]
             await things.send(
                 [update("Order", "0", number=0, state="sent"), delete("Order", "1", number=1, state="new")]
             )
             await things.send(insert("Order", "3", number=3, state="new", note="a new column"))
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             broken_at = await a_moment()
 
             for snapshot_id in (snap_42.snapshot_id, int(snap_42.snapshot_id)):
@@ -404,7 +403,7 @@ def test_004_a_snapshot_is_asked_for_listed_and_gone_back_to(server: ServerProce
                 assert sorted((row.number, row.state) for row in rows) == [(0, "new"), (1, "new"), (2, "new")]
                 broken = await things.query('SELECT number, state FROM "Order" ORDER BY number', as_of=broken_at)
                 assert [tuple(row) for row in broken] == [(0, "sent"), (2, "new"), (3, "new")], "history is kept"
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
 
             after = await iceberg.list_snapshots("Order")
             assert after[0].is_current
@@ -419,7 +418,7 @@ def test_004_a_snapshot_is_asked_for_listed_and_gone_back_to(server: ServerProce
             for _ in ("in the tail", "published"):
                 rows = await things.query(entity_type="Order")
                 assert sorted((row.number, row.state) for row in rows) == [(0, "later"), (2, "new"), (3, "again")]
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
 
     run(story(), _PATIENCE_S)
     with duck_on(server.url) as duck:
@@ -442,7 +441,7 @@ def test_a_table_goes_back_to_a_moment_between_two_snapshots(server: ServerProce
                 rows = await shop.query("SELECT _key, n, size FROM shelf ORDER BY n")
                 assert [tuple(row) for row in rows] == [(f"{n}", n, "S") for n in range(20)]
                 assert (await shop.query("SELECT COUNT(*) FROM other")).scalar() == 1, "other tables stay"
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
             again = await shop.rollback_to(table="shelf", as_of=good)
             assert (again.changes.added, again.changes.removed, again.changes.changed) == (0, 0, 0)
 
@@ -454,7 +453,7 @@ def test_a_snapshot_that_never_was_is_refused(server: ServerProcess) -> None:
     async def story() -> None:
         async with connect(server.url, source="refused") as shop:
             await shop.send(insert("kept", "1", n=1))
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             with pytest.raises(NoSuchSnapshot):
                 await shop.query(snapshot_id=42, entity_type="kept")
             with pytest.raises(NoSuchSnapshot):
@@ -474,7 +473,7 @@ def test_a_diff_names_rows_added_removed_and_changed_between_any_two_moments(ser
     async def story() -> None:
         async with connect(server.url, source="differ") as shop:
             await shop.send([insert("list", f"{n}", n=n, qty=1) for n in range(4)])
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             (first,) = [each for each in await shop.list_snapshots("list") if each.is_current]
             start = await a_moment()
             await shop.send(
@@ -503,7 +502,7 @@ def test_a_diff_names_rows_added_removed_and_changed_between_any_two_moments(ser
                     (changed,) = diff.changed
                     assert (changed.key, changed.columns) == ("0", ["qty"])
                     assert (changed.before["qty"], changed.after["qty"]) == (1, 2)
-                await asyncio.to_thread(flush, server)
+                await asyncio.to_thread(server.flush)
             backwards = await shop.diff("list", from_=end, to=start)
             assert [row["n"] for row in backwards.added] == [2]
             nothing = await shop.diff("list", from_=end)
@@ -518,12 +517,12 @@ def test_a_schema_has_its_versions_and_the_past_has_the_columns_of_now(server: S
     async def story() -> None:
         async with connect(server.url, source="schemas") as shop:
             await shop.send(insert("grown", "1", name="Alice"))
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             young = await a_moment()
             await shop.send(insert("grown", "2", name="Bob", age=41))
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             await shop.send(insert("grown", "3", name="Cyd", age=7, address={"city": "Oslo"}))
-            await asyncio.to_thread(flush, server)
+            await asyncio.to_thread(server.flush)
             schema = await shop.get_schema("grown")
             assert schema.version == 3
             assert [(field.name, field.type) for field in schema.fields][:2] == [("name", "string"), ("age", "long")]
@@ -541,7 +540,7 @@ def test_a_schema_has_its_versions_and_the_past_has_the_columns_of_now(server: S
 
 def assert_verified(server: ServerProcess) -> None:
     """`dolake verify` compares journal, changes, state and key index of the running server."""
-    flush(server)
+    server.flush()
     done = dolake("verify", "--home", server.home)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.rstrip().endswith("0 differences")

@@ -17,6 +17,7 @@ from dolake.keyindex import NOT_FOUND, Block, Changes, Hashes, KeyIndex, KeyInde
 from dolake.keyindex.manifest import INDEX, NEXT
 from dolake.keyindex.merging import RUNS_MAX
 from tests.keyindex.support import Place, block, hashes_of, places
+from tests.support.property import examples
 
 KEYS = range(60)
 
@@ -347,7 +348,7 @@ class IndexBesideDict(RuleBasedStateMachine):
         return {key: truth[key] for key in self.keys if key in truth}
 
 
-IndexBesideDict.TestCase.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+IndexBesideDict.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)
 test_an_index_answers_as_a_dict_would = IndexBesideDict.TestCase
 
 

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 from dolake.settings import StorageSettings
 from dolake.storage.s3 import S3Storage
-from tests.support.faulty import FaultyProxy, faulty_proxy
 from tests.support.postgres import PostgresServer, running_postgres
-from tests.support.s3 import KEY, SECRET, S3Server, s3_server
+from tools.faulty_proxy import FaultyProxy, faulty_proxy
+from tools.s3_server import KEY, SECRET, S3Server, s3_server
 
 Warehouse = Literal["local", "s3"]
 CatalogStore = Literal["sqlite", "postgres"]

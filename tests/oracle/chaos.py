@@ -57,12 +57,8 @@ _MEANINGS = {
 }
 
 
-def _crash_at(point: str, lake: Lake) -> Trouble:
-    return CrashAt(lake, point, then=point)
-
-
 _TROUBLES: dict[str, Callable[[Lake], Trouble]] = {
-    **{point: partial(_crash_at, point) for point in (*PIPELINE_POINTS, *SERVER_POINTS)},
+    **{point: partial(CrashAt, point=point) for point in (*PIPELINE_POINTS, *SERVER_POINTS)},
     "pipeline killed": KillPipeline,
     "server killed": KillServer,
 }

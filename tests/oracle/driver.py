@@ -18,7 +18,6 @@ from typing import Any, Protocol, Self
 
 from pyspark.sql import SparkSession
 
-from dolake import crashpoints
 from dolake.errors import Unavailable
 from tests.oracle import engines, processes
 from tests.oracle.backends import LOCAL, Backend
@@ -53,7 +52,6 @@ mask = {{secret = "truncate(2)"}}
 exclude_columns = ["hidden"]
 [pipeline]
 retry_delay_ms = 100
-batch_events_max = {batch_events_max}
 [compaction]
 min_files_to_compact = 2
 compaction_interval_ms = 3000
@@ -106,9 +104,7 @@ class Lake:
         self.dice = random.Random(seed)
         self._model = Model()
         self.streams = [Stream(*name, self.dice, lambda: self.server.url) for name in _STREAMS]
-        self.flag = home / "crash-now"
-        self.server = self._new_server(None)
-        self.point: str | None = None
+        self.server = self._new_server()
         self._sending = asyncio.Lock()
         self._has_run = False
 
@@ -126,9 +122,8 @@ class Lake:
         """How many changes were sent so far."""
         return len(self._model.sent)
 
-    def _new_server(self, point: str | None, batch_events_max: int = 200_000) -> ServerProcess:
-        environ = dict(self.backend.environ) | ({crashpoints.VARIABLE: f"{point}@{self.flag}"} if point else {})
-        settings = _SETTINGS.format(batch_events_max=batch_events_max, formats=self._formats)
+    def _new_server(self) -> ServerProcess:
+        environ, settings = self.backend.environ, _SETTINGS.format(formats=self._formats)
         return ServerProcess(self.home, has_pipeline=True, has_queries=False, settings=settings, environ=environ)
 
     # --- a run -------------------------------------------------------------------------------------------------------
@@ -138,10 +133,16 @@ class Lake:
         if not self._has_run:
             self._has_run = True
             asyncio.run(self.send([[_NAMESAKE], [], [], []], is_persisted=False))
+        self._cut_publishes(self.dice.choice(_PUBLISH_SIZES))
         seed = self.dice.randrange(2**32)
         shares = _dealt(examples(groups(), group_count, seed), 2 * len(self.streams))
         asyncio.run(self._run(shares[: len(self.streams)], shares[len(self.streams) :], trouble))
         self.publish()
+
+    def _cut_publishes(self, size: int) -> None:
+        """No publish has more changes than this, but for a transaction."""
+        status, answer = self.server.get("/v1/config", method="PATCH", body={"pipeline": {"batch_events_max": size}})
+        assert (status, answer["needsRestart"]) == (200, []), answer
 
     async def _run(self, first: list[list[Group]], second: list[list[Group]], trouble: Trouble | None) -> None:
         self._sending = asyncio.Lock()  # of this run's event loop
@@ -257,13 +258,9 @@ class Lake:
         _assert_nothing_left(sessions)
         return sessions
 
-    async def restart(self, point: str | None, sessions: Iterable[int]) -> None:
-        """Start a server that can crash at this point, now that nothing is left of these sessions."""
+    async def restart(self, sessions: Iterable[int]) -> None:
+        """Start the server again, now that nothing is left of these sessions."""
         await asyncio.to_thread(_assert_nothing_left, sessions)
-        self.flag.unlink(missing_ok=True)
-        server = self._new_server(point, self.dice.choice(_PUBLISH_SIZES))
-        server.url = self.server.url  # an address at which nobody answers, until there is one
-        self.server, self.point = server, point
         await asyncio.to_thread(self.server.start)
         self.restart_count += 1
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
 
-from benchmarks.engines import duck_on
 from tests.oracle.backends import Store
 from tests.oracle.checks import Engine
 from tests.support.spark import add_catalog
+from tools.duckdb_client import duck_on
 
 _numbers = itertools.count(1)
 

@@ -13,17 +13,16 @@ from pyspark.sql import SparkSession
 from dolake.crashpoints import POINTS
 from tests.oracle.changes import Group, Step
 from tests.oracle.driver import PIPELINE_POINTS, SERVER_POINTS, Lake
-from tests.oracle.troubles import CrashAt, KillPipeline
+from tests.oracle.troubles import CrashAt, KillPipeline, KillServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_ORDER = (*SERVER_POINTS, *PIPELINE_POINTS)
-_NEXT = dict(zip(_ORDER, (*_ORDER[1:], None), strict=True))
+_POINTS = (*SERVER_POINTS, *PIPELINE_POINTS)
 
 
 def test_every_named_point_is_tried() -> None:
     """But for those that need a new column or a forgotten key: tests/pipeline tries them."""
-    assert sorted((*_ORDER, "half_grown", "forgotten")) == sorted(POINTS)
+    assert sorted((*_POINTS, "half_grown", "forgotten")) == sorted(POINTS)
 
 
 def test_a_backlog_that_is_written_in_several_parts_adds_up(lake: Lake) -> None:
@@ -40,14 +39,19 @@ def test_a_long_run_without_a_crash_adds_up(lake: Lake) -> None:
     lake.assert_right()
 
 
-@pytest.mark.parametrize("point", _ORDER)
+@pytest.mark.parametrize("point", _POINTS)
 def test_a_crash_loses_nothing_and_doubles_nothing(lake: Lake, point: str) -> None:
-    lake.run(50, CrashAt(lake, point, then=_NEXT[point]))
+    lake.run(50, CrashAt(lake, point))
     lake.assert_right()
 
 
 def test_a_pipeline_killed_at_any_moment_loses_nothing_and_doubles_nothing(lake: Lake) -> None:
     lake.run(50, KillPipeline(lake))
+    lake.assert_right()
+
+
+def test_a_server_killed_at_any_moment_loses_nothing_and_doubles_nothing(lake: Lake) -> None:
+    lake.run(50, KillServer(lake))
     lake.assert_right()
 
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import psutil
 
 from tests.oracle.driver import PIPELINE_POINTS, UPKEEP_POINTS, Lake
-from tests.support.faulty import FaultyProxy, Request
+from tools.faulty_proxy import FaultyProxy, Request
 
 _PATIENCE_S = 5.0
 _LOST_SHARE = 0.2
@@ -22,39 +22,31 @@ _CUTS_MIN = 10
 
 
 class CrashAt:
-    """The process that passes this point next dies there.
+    """The process that passes this point next dies there."""
 
-    `then` is the point to be ready for afterwards. A server that outlived its pipeline is killed for that while the
-    next pipeline starts, which is one more moment to try, and saves a start of Spark.
-    """
-
-    def __init__(self, lake: Lake, point: str, then: str | None = None) -> None:
-        self._lake, self._point, self._then = lake, point, then
+    def __init__(self, lake: Lake, point: str) -> None:
+        self._lake, self._point = lake, point
         self._pipeline = self._generation = 0
 
     async def prepare(self) -> None:
-        """A server that waits for another point is killed in the middle of things, and one for this point started."""
-        if self._lake.point != self._point:
-            await KillServer(self._lake, self._point).prepare()
+        """Nothing to do."""
 
     async def arm(self) -> None:
         self._pipeline, self._generation = await self._lake.pipeline(), await self._lake.generation()
-        self._lake.flag.touch()
+        self._lake.server.crash_at(self._point)
 
     async def settle(self) -> None:
         if self._point in PIPELINE_POINTS:
             await self._until_reached()
             await self._lake.take_over(self._pipeline, self._generation)
-            if self._then not in (None, self._point):
-                await KillServer(self._lake, self._then).prepare()
         else:
             await self._lake.server_ended()
-            await self._lake.restart(self._then, [self._pipeline])
+            await self._lake.restart([self._pipeline])
 
     async def _until_reached(self) -> None:
         """Upkeep passes its points only when something is due, so changes go on until it is."""
         reaching = asyncio.create_task(
-            self._lake.until(lambda: not self._lake.flag.exists(), f"{self._point} was not reached")
+            self._lake.until(lambda: not self._lake.server.is_crash_due, f"{self._point} was not reached")
         )
         while self._point in UPKEEP_POINTS:
             await asyncio.wait([reaching], timeout=_PATIENCE_S)
@@ -86,12 +78,12 @@ class KillPipeline:
 class KillServer:
     """SIGKILL for the server, at any moment: also while Spark starts, or a batch arrives."""
 
-    def __init__(self, lake: Lake, then: str | None = None) -> None:
-        self._lake, self._then = lake, then
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
 
     async def prepare(self) -> None:
         await asyncio.sleep(self._lake.dice.uniform(0, 1.0))
-        await self._lake.restart(self._then, await asyncio.to_thread(self._lake.kill_server))
+        await self._lake.restart(await asyncio.to_thread(self._lake.kill_server))
 
     async def arm(self) -> None:
         """Nothing to do."""
@@ -129,7 +121,7 @@ class KillInUpload:
             else:
                 psutil.Process(pipeline).kill()
         if self._is_servers:
-            await self._lake.restart(None, sessions)
+            await self._lake.restart(sessions)
         else:
             await self._lake.take_over(pipeline, generation)
 

@@ -1,4 +1,4 @@
-"""What the tests with a real server share: each module has a `lake` of its own, with its own settings."""
+"""What the tests with a real server share: PyIceberg on the lake."""
 
 from __future__ import annotations
 

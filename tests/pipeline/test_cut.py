@@ -19,6 +19,7 @@ from tests.support import speaker
 from tests.support.aio import run
 from tests.support.disk import Clock
 from tests.support.journals import keep, opened
+from tests.support.property import examples
 
 LIMITS = Limits(events_max=1_000, bytes_max=1 << 20, transaction_wait_max_ms=10_000, transaction_bytes_max=1 << 20)
 A, B = StreamId("a"), StreamId("b")
@@ -130,7 +131,7 @@ def test_slices_cover_the_cut_without_gap_or_overlap(tmp_path: Path) -> None:
     assert (cut.slices[-1].end, len(cut.slices)) == (45_000, 2)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     plan=st.lists(
         st.tuples(st.sampled_from([A, B]), st.lists(st.sampled_from([None, "t1", "t2"]), min_size=1, max_size=4)),

@@ -15,6 +15,7 @@ from dolake.pipeline import deletes
 from dolake.pipeline.deletes import DeleteFiles
 from dolake.storage.local import path_of
 from dolake.tables.vectors import vectors_in
+from tests.support.property import examples
 
 DATA = "file:///lake/default/users/data/a.parquet"
 OTHER = "file:///lake/default/users/data/b.parquet"
@@ -69,7 +70,7 @@ def test_what_a_table_had_before_is_read_again(tmp_path: Path) -> None:
     assert (plan.remove, plan.positions[DATA].tolist()) == ([entry], [1, 4, 9])
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(st.sampled_from([DATA, OTHER]), st.sets(st.integers(0, 50), min_size=1)), max_size=6))
 def test_positions_are_never_lost_however_little_is_kept_in_memory(
     tmp_path: Path, steps: list[dict[str, set[int]]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,13 +13,10 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
 
-from benchmarks.engines import duck_on
-from dolake import crashpoints
 from dolake.client import connect
 from tests.pipeline.test_publishing import (
     changes_of,
     delete,
-    flush,
     insert,
     pipelines_of,
     rows_of,
@@ -34,32 +30,18 @@ from tests.support.server import ServerProcess
 from tests.support.spark import add_catalog
 from tests.support.spark import rows_of as spark_rows_of
 from tests.support.traces import hashed_traces, traces
+from tools.duckdb_client import duck_on
 
 pytestmark = pytest.mark.spark
 MARKS = [f"QzMarker{number}" for number in range(6)]
 """One for each test; shorter than 16 characters, so that bounds in manifests have all of it."""
-_CRASH_FLAG = "crash-now"
-_SETTINGS = """\
+SETTINGS = """\
 freshness_target_ms = 300
 parquet_compression = "none"
 transaction_wait_max_ms = 60_000
 [compaction]
 auto_compact = false
-[journal]
-segment_size_bytes = 1_048_576
-group_size_max_bytes = 1_048_576
-[pipeline]
-retry_delay_ms = 200
-retry_delay_max_ms = 500
 """
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("lake")
-    environ = {crashpoints.VARIABLE: f"forgotten@{home / _CRASH_FLAG}"}
-    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True, has_queries=True, environ=environ) as server:
-        yield server
 
 
 def forget(lake: ServerProcess, table: str, key: str, **more: Any) -> dict[str, Any]:
@@ -101,15 +83,15 @@ def verify(lake: ServerProcess) -> None:
 def test_no_byte_of_a_forgotten_key_is_left(lake: ServerProcess, catalog: RestCatalog) -> None:
     mark = MARKS[0]
     send(lake, *(insert("people", str(n), name=f"name {n}") for n in range(20)))
-    flush(lake)
+    lake.flush()
     send(lake, insert("people", mark, name=f"{mark} Smith", mail=f"{mark}@example.org"))
-    flush(lake)
+    lake.flush()
     tagged = catalog.load_table("default.people").current_snapshot()
     assert tagged
     catalog.load_table("default.people").manage_snapshots().create_tag(tagged.snapshot_id, "closing").commit()
     before, after = {"name": f"{mark} Smith"}, {"name": f"{mark} Jones", "mail": None}
     send(lake, update("people", mark, before, after), update("people", "3", {"name": "name 3"}, {"name": "other 3"}))
-    flush(lake)
+    lake.flush()
     status, found = lake.get(f"/v1/tables/default/people/rows/{mark}")
     assert (status, found["row"]["name"]) == (200, f"{mark} Jones")
     others = {key: row for key, row in rows_of(catalog, "default.people").items() if key != mark}
@@ -149,7 +131,7 @@ def test_who_travels_in_time_meets_it_nowhere(lake: ServerProcess, catalog: Rest
         send(lake, insert("past", f"other {number}", n=number))
         if number == 1:
             send(lake, insert("past", mark, n=-1))
-        flush(lake)
+        lake.flush()
         moments.append(time.time_ns() // 1_000_000)
     forget(lake, "past", mark)
     assert traces(lake.home, mark) == []
@@ -185,9 +167,9 @@ def test_a_row_is_forgotten_under_all_its_keys_and_who_has_one_of_them_now_stays
         update("moved", f"{mark}2", {"name": "old"}, {"name": "new"}, metadata={"previousRowId": f"{mark}1"}),
         insert("moved", "neighbour", name="n"),
     )
-    flush(lake)
+    lake.flush()
     send(lake, insert("moved", f"{mark}1", name="somebody else"))
-    flush(lake)
+    lake.flush()
     report = forget(lake, "moved", f"{mark}2")
     assert (report["rowsRemoved"], report["changesBlanked"], report["keys"]) == (1, 2, 2)
     assert traces(lake.home, f"{mark}2") == []
@@ -209,7 +191,7 @@ def test_deleted_rows_and_the_quarantine_are_forgotten_too_and_later_a_row_of_th
     unknown = {"metadata": {"unchanged": ["n"]}}  # nobody knows the value, because there is no row
     send(lake, insert("odd", "1", n=1), insert("odd", mark, n=2), delete("odd", mark, {"n": 2}))
     send(lake, update("odd", mark, {}, {"x": mark}, **unknown), update("odd", "2", {}, {"x": 2}, **unknown))
-    flush(lake)
+    lake.flush()
     entries = lake.get("/v1/quarantine/default/odd")[1]["entries"]
     assert sorted(each["key"] for each in entries) == ["2", mark], "the value cannot be a row"
     report = forget(lake, "odd", mark)
@@ -221,7 +203,7 @@ def test_deleted_rows_and_the_quarantine_are_forgotten_too_and_later_a_row_of_th
     assert (again["rowsRemoved"], again["changesBlanked"]) == (0, 0), "twice is once"
     assert sum(each["snapshotsExpired"] + each["filesRemoved"] for each in again["tables"]) == 0
     send(lake, insert("odd", mark, n=4))
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, "default.odd")[mark]["n"] == 4
 
 
@@ -229,10 +211,10 @@ def test_a_stream_goes_on_meanwhile_and_a_crash_in_the_middle_is_made_good(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     mark = MARKS[4]
-    send(lake, *(insert("busy", str(n), n=0) for n in range(50)), insert("busy", f"{mark}a", n=0))
-    flush(lake)
-    send(lake, update("busy", mark, {"n": 0}, {"n": 1}, metadata={"previousRowId": f"{mark}a"}))
-    flush(lake)
+    send(lake, *(insert("streamed", str(n), n=0) for n in range(50)), insert("streamed", f"{mark}a", n=0))
+    lake.flush()
+    send(lake, update("streamed", mark, {"n": 0}, {"n": 1}, metadata={"previousRowId": f"{mark}a"}))
+    lake.flush()
     stopping = threading.Event()
     rounds = 0
 
@@ -240,7 +222,7 @@ def test_a_stream_goes_on_meanwhile_and_a_crash_in_the_middle_is_made_good(
         nonlocal rounds
         while not stopping.is_set():
             rounds += 1
-            send(lake, *(update("busy", str(n), {"n": rounds - 1}, {"n": rounds}) for n in range(0, 50, 5)))
+            send(lake, *(update("streamed", str(n), {"n": rounds - 1}, {"n": rounds}) for n in range(0, 50, 5)))
             time.sleep(0.3)
 
     sending = threading.Thread(target=stream)
@@ -248,9 +230,9 @@ def test_a_stream_goes_on_meanwhile_and_a_crash_in_the_middle_is_made_good(
     try:
         wait_for(lambda: rounds > 3, "the stream runs")
         (first,) = pipelines_of(lake)
-        (lake.home / _CRASH_FLAG).touch()
-        report = forget(lake, "busy", mark)
-        assert not (lake.home / _CRASH_FLAG).exists(), "it has died on the way"
+        lake.crash_at("forgotten")
+        report = forget(lake, "streamed", mark)
+        assert not lake.is_crash_due, "it has died on the way"
         assert [each.pid for each in pipelines_of(lake)] != [first.pid]
         before = rounds
         wait_for(lambda: rounds > before + 2, "the stream goes on")
@@ -259,8 +241,8 @@ def test_a_stream_goes_on_meanwhile_and_a_crash_in_the_middle_is_made_good(
         sending.join()
     assert report["waits"] == []
     assert traces(lake.home, mark) == [], "nor of the key that its row had before"
-    flush(lake)
-    rows = rows_of(catalog, "default.busy")
+    lake.flush()
+    rows = rows_of(catalog, "default.streamed")
     assert len(rows) == 50
     assert {rows[str(n)]["n"] for n in range(0, 50, 5)} == {rounds}
     verify(lake)
@@ -269,7 +251,7 @@ def test_a_stream_goes_on_meanwhile_and_a_crash_in_the_middle_is_made_good(
 def test_what_holds_the_key_back_is_said(lake: ServerProcess) -> None:
     mark = MARKS[5]
     send(lake, insert("slow", "1", n=1), insert("slow", mark, n=2))
-    flush(lake)
+    lake.flush()
     report = forget(lake, "slow", mark, patient=True)
     assert report["lastByteMs"] > time.time() * 1000 + 3_600_000, "a day, for those who are reading"
     assert len(report["waits"]) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from dolake.storage.local import path_of
 from tests.pipeline.test_partitioned import asked, verified
-from tests.pipeline.test_publishing import delete, flush, insert, rows_of, send, update
+from tests.pipeline.test_publishing import delete, insert, rows_of, send, update
 from tests.pipeline.test_upkeep import files_of, run_job
 from tests.support.command import dolake
 from tests.support.server import ServerProcess
@@ -20,9 +19,9 @@ from tests.support.spark import add_catalog
 from tests.support.spark import rows_of as spark_rows_of
 
 pytestmark = pytest.mark.spark
-_SETTINGS = """\
+SETTINGS = """\
 freshness_target_ms = 300
-[tables."shop.plain"]
+[tables."shop.vectors"]
 format_version = 3
 [tables."shop.split"]
 format_version = 3
@@ -39,12 +38,6 @@ min_files_to_compact = 2
 gc_grace_ms = 1
 manifests_max = 2
 """
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("lake"), settings=_SETTINGS, has_pipeline=True) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +60,7 @@ def write_history(lake: ServerProcess, table: str, publishes: int = 4) -> dict[s
                 changes.append(update(table, key, {"n": n}, {"n": n + 1000}))
                 left[key] = n + 1000
         send(lake, *changes)
-        flush(lake)
+        lake.flush()
         left |= rows
     return left
 
@@ -90,7 +83,7 @@ def entries_of(lake: ServerProcess, table: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("table", ["shop.plain", "shop.split"])
+@pytest.mark.parametrize("table", ["shop.vectors", "shop.split"])
 def test_every_reader_of_vectors_sees_the_rows_that_are_left(
     lake: ServerProcess, catalog: RestCatalog, reader: SparkSession, table: str
 ) -> None:
@@ -108,28 +101,28 @@ def test_every_reader_of_vectors_sees_the_rows_that_are_left(
 def test_changes_that_are_not_published_yet_replace_rows_behind_vectors(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
-    write_history(lake, "shop.plain")
-    before = {row["_key"]: row["n"] for row in asked(lake, "SELECT _key, n FROM shop.plain")}
+    write_history(lake, "shop.vectors")
+    before = {row["_key"]: row["n"] for row in asked(lake, "SELECT _key, n FROM shop.vectors")}
     keys = list(before)[:7]
     send(
         lake,
-        *(update("shop.plain", key, {"n": before[key]}, {"n": -1}) for key in keys[:4]),
-        *(delete("shop.plain", key, {"n": before[key]}) for key in keys[4:]),
+        *(update("shop.vectors", key, {"n": before[key]}, {"n": -1}) for key in keys[:4]),
+        *(delete("shop.vectors", key, {"n": before[key]}) for key in keys[4:]),
     )
     wanted = before | dict.fromkeys(keys[:4], -1)
     for key in keys[4:]:
         del wanted[key]
-    assert {row["_key"]: row["n"] for row in asked(lake, "SELECT _key, n FROM shop.plain")} == wanted
+    assert {row["_key"]: row["n"] for row in asked(lake, "SELECT _key, n FROM shop.vectors")} == wanted
 
 
 def test_the_past_of_a_table_with_vectors_can_be_asked_for(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, *(insert("shop.plain", f"then-{n}", n=n) for n in range(10)))
-    flush(lake)
-    snapshot = catalog.load_table("shop.plain").current_snapshot()
+    send(lake, *(insert("shop.vectors", f"then-{n}", n=n) for n in range(10)))
+    lake.flush()
+    snapshot = catalog.load_table("shop.vectors").current_snapshot()
     assert snapshot is not None
-    send(lake, *(delete("shop.plain", f"then-{n}", {"n": n}) for n in range(10)))
-    flush(lake)
-    sql = "SELECT count(*) AS rows FROM shop.plain WHERE starts_with(_key, 'then-')"
+    send(lake, *(delete("shop.vectors", f"then-{n}", {"n": n}) for n in range(10)))
+    lake.flush()
+    sql = "SELECT count(*) AS rows FROM shop.vectors WHERE starts_with(_key, 'then-')"
     assert asked(lake, sql) == [{"rows": 0}]
     assert asked(lake, sql, snapshotId=str(snapshot.snapshot_id)) == [{"rows": 10}]
 
@@ -148,7 +141,7 @@ def test_a_compaction_takes_vectors_away_and_rows_keep_where_they_come_from(
     assert all(found == left for found in read_by_all(lake, catalog, reader, "shop.moved"))
     # and once more, from a file that says so itself
     send(lake, delete("shop.moved", next(iter(left)), {"n": 0}), insert("shop.moved", "new", n=1))
-    flush(lake)
+    lake.flush()
     run_job(lake, namespace="shop", table="moved")
     after = spark_rows_of(reader, lineage)
     assert set(before) - set(after) == {before[[key for key, *_ in before].index(next(iter(left)))]}
@@ -161,7 +154,7 @@ def test_a_column_that_gets_another_type_is_rebuilt_with_vectors(
 ) -> None:
     left: dict[str, float] = dict(write_history(lake, "shop.rebuilt"))
     send(lake, insert("shop.rebuilt", "half", n=0.5))
-    flush(lake)
+    lake.flush()
     left["half"] = 0.5
     assert all(found == left for found in read_by_all(lake, catalog, reader, "shop.rebuilt"))
     verified(lake)
@@ -179,7 +172,7 @@ def test_a_table_of_format_2_is_raised_by_a_setting_and_keeps_its_deletes(
     assert all(found == left for found in read_by_all(lake, catalog, reader, "shop.raised"))
     gone = list(left)[::4]
     send(lake, *(delete("shop.raised", key, {"n": left.pop(key)}) for key in gone))
-    flush(lake)
+    lake.flush()
     assert "puffin" in {each["file-format"] for each in entries_of(lake, "shop.raised")}
     assert all(found == left for found in read_by_all(lake, catalog, reader, "shop.raised"))
     run_job(lake, namespace="shop", table="raised")
@@ -209,16 +202,16 @@ def test_our_sql_reads_what_spark_has_merged_into_a_table_of_its_own(lake: Serve
 
 
 def test_puffin_files_go_when_no_snapshot_names_them(lake: ServerProcess, catalog: RestCatalog) -> None:
-    left = write_history(lake, "shop.plain")
-    run_job(lake, namespace="shop", table="plain")
-    files = Path(lake.home, "warehouse", "shop", "plain", "data")
+    left = write_history(lake, "shop.vectors")
+    run_job(lake, namespace="shop", table="vectors")
+    files = Path(lake.home, "warehouse", "shop", "vectors", "data")
     assert len(list(files.rglob("*.puffin"))) > 1
     status, body = lake.get("/v1/config", method="PATCH", body={"maintenance": {"snapshots_max": 1}})
     assert status == 200, body
-    run_job(lake, namespace="shop", table="plain", kinds=["snapshots", "garbage"])
-    run_job(lake, namespace="shop", table="plain", kinds=["garbage"])
+    run_job(lake, namespace="shop", table="vectors", kinds=["snapshots", "garbage"])
+    run_job(lake, namespace="shop", table="vectors", kinds=["garbage"])
     assert not list(files.rglob("*.puffin"))
-    assert {key: row["n"] for key, row in rows_of(catalog, "shop.plain").items()}.items() >= left.items()
+    assert {key: row["n"] for key, row in rows_of(catalog, "shop.vectors").items()}.items() >= left.items()
     verified(lake)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from dolake.storage.duck import extension_file
 from dolake.storage.local import path_of
 from dolake.tables.layout import state_schema
 from dolake.tables.types import Field
-from tests.pipeline.test_publishing import delete, flush, insert, rows_of, send, update
+from tests.pipeline.test_publishing import delete, insert, rows_of, send, update
 from tests.pipeline.test_upkeep import files_of, run_job
 from tests.support.command import dolake
 from tests.support.server import ServerProcess
@@ -26,7 +25,7 @@ from tests.support.spark import add_catalog
 from tests.support.spark import rows_of as spark_rows_of
 
 pytestmark = pytest.mark.spark
-_SETTINGS = """\
+SETTINGS = """\
 freshness_target_ms = 300
 partition_by = "date"
 [tables."shop.orders"]
@@ -68,12 +67,6 @@ min_files_to_compact = 2
 gc_grace_ms = 1
 manifests_max = 2
 """
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("lake"), settings=_SETTINGS, has_pipeline=True) as server:
-        yield server
 
 
 def order(number: int, day: int = 1, **more: Any) -> dict[str, Any]:
@@ -118,7 +111,7 @@ def test_rows_go_to_their_partitions_sorted_and_in_folders_of_their_own(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     send(lake, *(insert("shop.orders", str(n), **order(n, n % 3 + 1)) for n in range(60)))
-    flush(lake)
+    lake.flush()
     assert spec_of(catalog, "shop.orders") == [("at_day", "day"), ("customer_bucket", "bucket[4]")]
     assert spec_of(catalog, "shop.orders__changes") == []
     rows = rows_of(catalog, "shop.orders")
@@ -143,7 +136,7 @@ def test_an_update_that_moves_a_row_leaves_no_ghost_and_a_delete_finds_it(
 ) -> None:
     changes = [insert("shop.moves", str(n), created_at=f"2026-02-{n % 5 + 1:02d}T00:00:00Z", n=n) for n in range(50)]
     send(lake, *changes)
-    flush(lake)
+    lake.flush()
     assert spec_of(catalog, "shop.moves") == [("date", "day")]
     paths = [task.file.file_path.split("/data/")[1] for task in files_of(catalog, "shop.moves")]
     assert sorted({path.rpartition("/")[0] for path in paths}) == [
@@ -152,7 +145,7 @@ def test_an_update_that_moves_a_row_leaves_no_ghost_and_a_delete_finds_it(
     before = {"created_at": "2026-02-01T00:00:00Z", "n": 0}
     send(lake, update("shop.moves", "0", before, {"created_at": "2026-02-04T09:00:00Z", "n": 100}))
     send(lake, delete("shop.moves", "1", {"n": 1}), delete("shop.moves", "5", {"n": 5}))
-    flush(lake)
+    lake.flush()
     expected = {str(n): n for n in range(50) if n not in (1, 5)} | {"0": 100}
     assert {key: row["n"] for key, row in rows_of(catalog, "shop.moves").items()} == expected
     assert {key: row["n"] for key, row in in_duckdb(catalog, "shop.moves").items()} == expected
@@ -160,7 +153,7 @@ def test_an_update_that_moves_a_row_leaves_no_ghost_and_a_delete_finds_it(
     for task in files_of(catalog, "shop.moves"):  # a delete file is of the partition of the file that it names
         assert all(tuple(each.partition) == tuple(task.file.partition) for each in task.delete_files)
     send(lake, delete("shop.moves", "0", {"n": 100}))
-    flush(lake)
+    lake.flush()
     assert "0" not in rows_of(catalog, "shop.moves")
     stats = partitions_of(lake, "shop.moves")
     assert sum(each["rowCount"] - each["deletedRowCount"] for each in stats.values()) == 47
@@ -176,7 +169,7 @@ def test_an_update_that_moves_a_row_leaves_no_ghost_and_a_delete_finds_it(
     by_days = asked(
         lake, "SELECT count(*) AS c FROM shop.moves", partition={"dateStart": "2026-02-01", "dateEnd": "2026-02-02"}
     )
-    flush(lake)
+    lake.flush()
     kept = [row for row in rows_of(catalog, "shop.moves").values() if row["created_at"].day in (1, 2)]
     assert by_days == [{"c": len(kept)}]
 
@@ -185,12 +178,12 @@ def test_texts_of_any_kind_make_partitions_that_every_engine_reads(lake: ServerP
     regions = ["eu", "a/b", "50% off", "ü ö", "x=y&z", "", None, "+", "a:b?c#d", "x" * 300]
     changes = [insert("shop.people", str(n), region=each, name=f"näme {n}") for n, each in enumerate(regions)]
     send(lake, *changes)
-    flush(lake)
+    lake.flush()
     send(
         lake,
         *(update("shop.people", str(n), {}, {"region": each, "name": f"other {n}"}) for n, each in enumerate(regions)),
     )
-    flush(lake)
+    lake.flush()
     expected = {str(n): (each, f"other {n}") for n, each in enumerate(regions)}
     for found in (rows_of(catalog, "shop.people"), in_duckdb(catalog, "shop.people")):
         assert {key: (row["region"], row["name"]) for key, row in found.items()} == expected
@@ -202,19 +195,19 @@ def test_texts_of_any_kind_make_partitions_that_every_engine_reads(lake: ServerP
 
 def test_what_a_table_cannot_have_is_ignored(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("shop.odd", "1", region="eu", name="x", n=1), insert("shop.plain", "1", n=1))
-    flush(lake)
+    lake.flush()
     assert spec_of(catalog, "shop.odd") == [("region", "identity")]
     assert spec_of(catalog, "shop.plain") == []
     send(lake, insert("shop.odd", "2", region=7, name="y", n=1.5))
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, "shop.odd")["2"]["n"] == 1.5
 
 
 def test_a_column_that_divides_or_sorts_a_table_keeps_its_type(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("shop.pinned", "1", a=1, b=1, c=1))
-    flush(lake)
+    lake.flush()
     send(lake, insert("shop.pinned", "2", a=1.5, b=2.5, c=3.5))
-    flush(lake)
+    lake.flush()
     row = rows_of(catalog, "shop.pinned")["2"]
     assert (row["a"], row["b"], row["c"]) == (None, None, 3.5)
     assert json.loads(row["_rescued"]) == {"a": 1.5, "b": 2.5}
@@ -222,14 +215,14 @@ def test_a_column_that_divides_or_sorts_a_table_keeps_its_type(lake: ServerProce
 
 def test_a_column_that_comes_later_makes_partitions_from_then_on(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, *(insert("shop.later", str(n), n=n) for n in range(10)))
-    flush(lake)
+    lake.flush()
     assert spec_of(catalog, "shop.later") == []
     send(lake, *(insert("shop.later", f"b{n}", n=n, created_at=f"2026-03-0{n + 1}T00:00:00Z") for n in range(5)))
-    flush(lake)
+    lake.flush()
     assert spec_of(catalog, "shop.later") == [("date", "day")]
     send(lake, update("shop.later", "3", {"n": 3}, {"n": 33, "created_at": "2026-03-05T00:00:00Z"}))
     send(lake, delete("shop.later", "b4", {"n": 4}), delete("shop.later", "4", {"n": 4}))
-    flush(lake)
+    lake.flush()
     expected = {str(n): n for n in range(10) if n != 4} | {f"b{n}": n for n in range(4)} | {"3": 33}
     for found in (rows_of(catalog, "shop.later"), in_duckdb(catalog, "shop.later")):
         assert {key: row["n"] for key, row in found.items()} == expected
@@ -242,10 +235,10 @@ def test_a_column_that_comes_later_makes_partitions_from_then_on(lake: ServerPro
 
 def test_a_partition_field_gives_way_to_a_column_of_its_name(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, *(insert("shop.clash", str(n), created_at=f"2026-03-0{n + 1}T00:00:00Z") for n in range(3)))
-    flush(lake)
+    lake.flush()
     assert spec_of(catalog, "shop.clash") == [("date", "day")]
     send(lake, update("shop.clash", "1", {}, {"created_at": "2026-03-09T00:00:00Z", "date": "a date"}))
-    flush(lake)
+    lake.flush()
     assert spec_of(catalog, "shop.clash") == [("date_partition", "day")]
     for found in (rows_of(catalog, "shop.clash"), in_duckdb(catalog, "shop.clash")):
         assert {key: (row["created_at"].day, row["date"]) for key, row in found.items()} == {
@@ -268,12 +261,12 @@ def test_settings_change_the_partitions_of_a_table_while_it_lives(lake: ServerPr
 
     set_partitions("day(at)")
     send(lake, *rows("a"))
-    flush(lake)
+    lake.flush()
     expected = {f"a{n}": n for n in range(6)}
     for mark, words in (("b", ("hour(at)", "bucket(2, n)")), ("c", ("none",)), ("d", ("month(at)",))):
         set_partitions(*words)
         send(lake, *rows(mark), update("shop.evolving", "a1", {}, {"at": "2026-04-01T05:00:00Z", "n": ord(mark)}))
-        flush(lake)
+        lake.flush()
         expected |= {f"{mark}{n}": n for n in range(6)} | {"a1": ord(mark)}
         for found in (rows_of(catalog, "shop.evolving"), in_duckdb(catalog, "shop.evolving")):
             assert {key: row["n"] for key, row in found.items()} == expected
@@ -288,9 +281,9 @@ def test_settings_change_the_partitions_of_a_table_while_it_lives(lake: ServerPr
 def test_a_compaction_keeps_partitions_apart_and_rows_sorted(lake: ServerProcess, catalog: RestCatalog) -> None:
     for round_ in range(4):
         send(lake, *(insert("shop.orders", f"{round_}-{n}", **order(n * 7 % 60, n % 2 + 1)) for n in range(60)))
-        flush(lake)
+        lake.flush()
     send(lake, *(update("shop.orders", f"0-{n}", {}, order(1_000 + n, 3)) for n in range(30)))
-    flush(lake)
+    lake.flush()
     before = rows_of(catalog, "shop.orders")
     count = len(files_of(catalog, "shop.orders"))
     run_job(lake, namespace="shop", table="orders")
@@ -301,14 +294,14 @@ def test_a_compaction_keeps_partitions_apart_and_rows_sorted(lake: ServerProcess
     keys = [tuple(task.file.partition) for task in files]
     assert len(set(keys)) == len(keys), "one file for each partition is left"
     send(lake, *(delete("shop.orders", f"0-{n}", {}) for n in range(30)), delete("shop.orders", "1-1", {}))
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, "shop.orders").keys() == before.keys() - {f"0-{n}" for n in range(30)} - {"1-1"}
 
 
 def test_a_job_compacts_the_partitions_that_it_names(lake: ServerProcess, catalog: RestCatalog) -> None:
     for n in range(3):
         send(lake, *(insert("shop.some", f"{n}-{day}", ts=f"2026-06-0{day}T00:00:00Z", n=n) for day in (1, 2)))
-        flush(lake)
+        lake.flush()
     due = lake.get("/v1/compaction/candidates?namespace=shop&table=some")[1]["candidates"]
     found = {each["partition"] for each in due if (each["table"], each["kind"]) == ("some", "files")}
     assert found == {"date=2026-06-01", "date=2026-06-02"}
@@ -323,7 +316,7 @@ def test_a_job_compacts_the_partitions_that_it_names(lake: ServerProcess, catalo
 def test_many_small_publishes_are_merged_within_their_partitions(lake: ServerProcess, catalog: RestCatalog) -> None:
     for n in range(14):
         send(lake, *(insert("shop.busy", f"{n}-{day}", ts=f"2026-05-0{day}T00:00:00Z", n=n) for day in (1, 2, 3)))
-        flush(lake)
+        lake.flush()
     files = files_of(catalog, "shop.busy")
     assert 3 <= len(files) <= 3 * 6
     assert len(rows_of(catalog, "shop.busy")) == 42
@@ -346,10 +339,10 @@ def test_a_table_that_somebody_made_with_partitions_keeps_them(lake: ServerProce
     assert status == 200, answer
     assert lake.get("/v1/namespaces/made/tables/items/adopt", method="POST")[0] == 200
     send(lake, *(insert("made.items", str(n), id=n, at=f"2026-01-01T0{n % 3}:00:00Z") for n in range(30)))
-    flush(lake)
+    lake.flush()
     assert spec_of(catalog, "made.items") == [("hr", "hour"), ("bucket", "bucket[4]")]
     send(lake, delete("made.items", "3", {}), update("made.items", "4", {}, {"id": 5, "at": "2026-01-01T09:00:00Z"}))
-    flush(lake)
+    lake.flush()
     rows = rows_of(catalog, "made.items")
     assert {key: row["id"] for key, row in rows.items()} == {str(n): n for n in range(30) if n != 3} | {"4": 5}
     assert {name.split("/")[0] for name in partitions_of(lake, "made.items")} == {
@@ -359,9 +352,9 @@ def test_a_table_that_somebody_made_with_partitions_keeps_them(lake: ServerProce
 
 def test_files_have_the_size_and_row_groups_that_their_table_wants(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, *(insert("shop.small", str(n), text=f"{n * 7919 % 10007}" * 5) for n in range(1_000)))
-    flush(lake)
+    lake.flush()
     send(lake, *(delete("shop.small", str(n), {}) for n in range(0, 1_000, 2)))
-    flush(lake)
+    lake.flush()
     run_job(lake, namespace="shop", table="small")
     paths = [path_of(task.file.file_path) for task in files_of(catalog, "shop.small")]
     assert len(paths) > 2
@@ -437,7 +430,7 @@ def test_every_transform_leaves_files_unread_in_the_plan_and_in_duckdb(
             for n in range(300)
         ]
         send(lake, *(insert(f"shop.{table}", str(n), **row) for n, row in enumerate(rows)))
-        flush(lake)
+        lake.flush()
     count = len(files_of(catalog, f"shop.{table}"))
     found = plan_of(lake, f"shop.{table}", where)
     assert found["files"]["kept"] <= most
@@ -459,7 +452,7 @@ def test_garbage_is_found_in_the_folders_of_partitions(lake: ServerProcess, cata
 def test_everything_is_right_in_the_end_also_for_spark(
     lake: ServerProcess, catalog: RestCatalog, spark: SparkSession
 ) -> None:
-    flush(lake)
+    lake.flush()
     verified(lake)
     names = ("orders", "moves", "people", "later", "evolving", "busy", "small", "odd")
     expected = {name: json.dumps(sorted(rows_of(catalog, f"shop.{name}"))) for name in names}

@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import psutil
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from dolake import crashpoints
 from dolake.client import connect
 from dolake.pipeline.classes import archive_of
 from dolake.pipeline.java import find_java
@@ -24,23 +23,12 @@ from tests.support.speaker import Speaker, batch, event
 
 pytestmark = pytest.mark.spark
 _WAIT_S = 120.0
-_CRASH_FLAG = "crash-now"
-_SETTINGS = """\
+SETTINGS = """\
 freshness_target_ms = 300
 transaction_wait_max_ms = 60_000
 [pipeline]
 batch_events_max = 1_000
-retry_delay_ms = 200
-retry_delay_max_ms = 500
 """
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("lake")
-    environ = {crashpoints.VARIABLE: f"half_grown@{home / _CRASH_FLAG}"}
-    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True, has_queries=False, environ=environ) as server:
-        yield server
 
 
 def send(lake: ServerProcess, *changes: dict[str, Any], source: str = "shop") -> None:
@@ -61,15 +49,6 @@ def update(table: str, key: str, before: dict[str, Any], after: dict[str, Any], 
 
 def delete(table: str, key: str, before: dict[str, Any]) -> dict[str, Any]:
     return {"table": table, "operation": "DELETE", "rowId": key, "before": before}
-
-
-def flush(lake: ServerProcess) -> None:
-    """Asked again where a starved machine takes longer than a flush may."""
-    for _ in range(5):
-        status, body = lake.get("/flush", method="POST")
-        if status != 504:
-            break
-    assert (status, body.get("success")) == (200, True), body
 
 
 def status_of(lake: ServerProcess) -> dict[str, Any]:
@@ -114,7 +93,7 @@ def changes_of(catalog: RestCatalog, table: str) -> list[dict[str, Any]]:
 def test_a_table_is_made_of_what_its_rows_say(lake: ServerProcess, catalog: RestCatalog) -> None:
     row = {"n": 1, "f": 1.5, "b": True, "s": "x", "t": "2026-01-02T03:04:05Z", "o": {"a": 1}, "l": ["p", "q"]}
     send(lake, insert("kinds", "1", **row), insert("kinds", "2", n=2, later="new"))
-    flush(lake)
+    lake.flush()
     types = {field.name: str(field.field_type) for field in catalog.load_table("default.kinds").schema().fields}
     assert types == {
         "_key": "string",
@@ -132,7 +111,7 @@ def test_a_table_is_made_of_what_its_rows_say(lake: ServerProcess, catalog: Rest
     assert rows["1"]["o"] == {"a": 1}
     assert rows["1"]["later"] is rows["2"]["f"] is None
     send(lake, insert("kinds", "3", n="no number", brand_new={"x": 1}))
-    flush(lake)
+    lake.flush()
     third = rows_of(catalog, "default.kinds")["3"]
     assert (third["n"], json.loads(third["_rescued"]), third["brand_new"]) == (None, {"n": "no number"}, {"x": 1})
 
@@ -148,7 +127,7 @@ def test_spark_runs_from_the_class_archive_that_make_has_made(lake: ServerProces
 
 def test_the_state_is_what_a_dictionary_would_be(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, *(insert("shop.items", str(n), n=n) for n in range(5)))
-    flush(lake)
+    lake.flush()
     send(
         lake,
         update("shop.items", "0", {"n": 0}, {"n": 10}),
@@ -159,7 +138,7 @@ def test_the_state_is_what_a_dictionary_would_be(lake: ServerProcess, catalog: R
         delete("shop.items", "never there", {"n": 0}),
         update("shop.items", "33", {"n": 3}, {"n": 33}, metadata={"previousRowId": "3"}),
     )
-    flush(lake)
+    lake.flush()
     assert {key: row["n"] for key, row in rows_of(catalog, "shop.items").items()} == {
         "0": 20,
         "1": 11,
@@ -183,7 +162,7 @@ def test_all_tables_of_a_publish_have_one_moment_and_the_position_of_the_journal
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     send(lake, insert("left", "1", n=1), insert("right", "1", n=1))
-    flush(lake)
+    lake.flush()
     heads = [catalog.load_table(f"default.{name}").current_snapshot() for name in ("left", "left__changes", "right")]
     assert len({head.timestamp_ms for head in heads if head}) == 1
     position = lake.get("/v1/published")[1]["position"]
@@ -197,20 +176,20 @@ def test_a_transaction_is_visible_as_a_whole_or_not_at_all(lake: ServerProcess, 
         return insert("ledger", str(number), n=number) | {"metadata": metadata}
 
     send(lake, insert("ledger", "0", n=0), source="bank")
-    flush(lake)
+    lake.flush()
     send(lake, part(1), part(2), source="bank")
     wait_for(lambda: status_of(lake)["pipeline"]["state"] == "ready", "the pipeline has looked at it")
     time.sleep(1.0)  # long beyond the freshness target: it would be there by now
     assert set(rows_of(catalog, "default.ledger")) == {"0"}
     send(lake, part(3, is_last=True), source="bank")
-    flush(lake)
+    lake.flush()
     assert set(rows_of(catalog, "default.ledger")) == {"0", "1", "2", "3"}
 
 
 def test_a_backlog_is_cut_into_publishes(lake: ServerProcess, catalog: RestCatalog) -> None:
     before = lake.get("/v1/write-stats")[1]["publish"]["count"]
     send(lake, *(insert("many", str(n), n=n) for n in range(5_000)))
-    flush(lake)
+    lake.flush()
     assert lake.get("/v1/write-stats")[1]["publish"]["count"] - before >= 5
     assert len(rows_of(catalog, "default.many")) == 5_000
 
@@ -233,7 +212,7 @@ def test_a_warehouse_that_cannot_be_written_opens_the_breaker_and_heals_by_itsel
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     send(lake, insert("sick", "0", n=0))
-    flush(lake)
+    lake.flush()
     data = lake.home / "warehouse" / "default" / "sick__changes" / "data"
     aside = data.with_name("data-aside")
     data.rename(aside)
@@ -259,9 +238,9 @@ def test_a_warehouse_that_cannot_be_written_opens_the_breaker_and_heals_by_itsel
 
 def test_two_spellings_of_a_name_are_one_table(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("spelt", "1", n=1), insert("default.spelt", "2", n=2), insert("spelt", "3", n=3))
-    flush(lake)
+    lake.flush()
     send(lake, update("default.spelt", "1", {"n": 1}, {"n": 11}), delete("default.spelt", "3", {"n": 3}))
-    flush(lake)
+    lake.flush()
     assert {key: row["n"] for key, row in rows_of(catalog, "default.spelt").items()} == {"1": 11, "2": 2}
     assert len(changes_of(catalog, "default.spelt")) == 5
 
@@ -274,7 +253,7 @@ def test_a_table_of_somebody_else_is_left_alone(lake: ServerProcess, catalog: Re
     send(lake, insert("theirs", "1", n=1))
     wait_for(lambda: "somebody else" in lake.get("/v1/write-stats")[1]["publish"]["lastFailure"], "it says why")
     catalog.drop_table("default.theirs")
-    flush(lake)
+    lake.flush()
     assert set(rows_of(catalog, "default.theirs")) == {"1"}
 
 
@@ -283,7 +262,7 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_or_damaged_i
 ) -> None:
     for table in ("phoenix", "damaged"):
         send(lake, *(insert(table, str(n), n=n) for n in range(10)))
-    flush(lake)
+    lake.flush()
     before = status_of(lake)["pipeline"]
     (child,) = pipelines_of(lake)
     tree = [child, *child.children(recursive=True)]
@@ -301,7 +280,7 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_or_damaged_i
         send(lake, update(table, "3", {"n": 3}, {"n": 33}), delete(table, "4", {"n": 4}))
     # A flush that the dead one was asked for fails, and says that the changes go out later.
     wait_for(lambda: status_of(lake)["pipeline"]["generation"] > before["generation"], "another one comes")
-    flush(lake)
+    lake.flush()
     assert status_of(lake)["pipeline"]["generation"] == before["generation"] + 1
     for table in ("phoenix", "damaged"):
         rows = rows_of(catalog, f"default.{table}")
@@ -313,17 +292,16 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_or_damaged_i
 def test_a_pipeline_that_dies_with_one_of_the_two_tables_made_or_grown_is_not_stuck(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
-    flag = lake.home / _CRASH_FLAG
-    flag.touch()
+    lake.crash_at("half_grown")
     send(lake, insert("growing", "1", n=1))
-    wait_for(lambda: not flag.exists(), "it dies between making the two")
+    wait_for(lambda: not lake.is_crash_due, "it dies between making the two")
     send(lake, insert("growing", "2", n="no number any more"))
     wait_for(lambda: is_published(lake), "its successor publishes")
     assert {key: row["n"] for key, row in rows_of(catalog, "default.growing").items()} == {"1": 1, "2": None}
 
-    flag.touch()
+    lake.crash_at("half_grown")
     send(lake, update("growing", "1", {"n": 1}, {"n": 2, "new": {"x": 1}}))
-    wait_for(lambda: not flag.exists(), "it dies between growing the two")
+    wait_for(lambda: not lake.is_crash_due, "it dies between growing the two")
     wait_for(lambda: is_published(lake), "its successor publishes")
     assert rows_of(catalog, "default.growing")["1"]["new"] == {"x": 1}
     assert [row["new"] for row in changes_of(catalog, "default.growing")] == [None, None, {"x": 1}]

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from dolake import crashpoints
-from tests.pipeline.test_publishing import changes_of, delete, flush, insert, is_published, rows_of, send, update
+from tests.pipeline.test_publishing import changes_of, delete, insert, is_published, rows_of, send, update
 from tests.pipeline.test_publishing import wait_for as until
 from tests.pipeline.test_upkeep import run_job
 from tests.pipeline.test_values import verified
 from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.spark
-_CRASH_FLAG = "crash-now"
-_SETTINGS = """\
+SETTINGS = """\
 freshness_target_ms = 300
 rebuild_rows_max = 0
 [compaction]
@@ -27,14 +24,6 @@ auto_compact = false
 [tables.parted]
 partition_by = ["bucket(2, name)"]
 """
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("lake")
-    environ = {crashpoints.VARIABLE: f"landed@{home / _CRASH_FLAG}"}
-    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True, has_queries=False, environ=environ) as server:
-        yield server
 
 
 def type_of(catalog: RestCatalog, table: str, column: str = "n") -> str:
@@ -53,13 +42,13 @@ def rescued(catalog: RestCatalog, table: str) -> dict[str, str]:
 def filled(lake: ServerProcess, table: str) -> None:
     """Rows in several files, some of them deleted there; and fractions that found no place."""
     send(lake, *(insert(table, str(n), n=n, name=f"n{n}") for n in range(30)))
-    flush(lake)
+    lake.flush()
     send(lake, *(update(table, str(n), {"n": n}, {"n": n + 100, "name": f"n{n}"}) for n in range(5)))
     send(lake, delete(table, "9", {"n": 9, "name": "n9"}), insert(table, "x", n=0.5, name="x"))
-    flush(lake)
+    lake.flush()
     send(lake, update(table, "6", {"n": 6}, {"n": 6.25, "name": "n6"}))
     send(lake, update(table, "6", {"n": 6.25, "name": "n6"}, {"n": 60, "name": "n6"}))
-    flush(lake)
+    lake.flush()
 
 
 EXPECTED = (
@@ -88,7 +77,7 @@ def test_fractions_wait_until_the_column_has_become_one(lake: ServerProcess, cat
 
     send(lake, update(table, "x", {"n": 0.5}, {"n": 7.5, "name": "x"}), delete(table, "2", {"n": 102}))
     send(lake, update(table, "3", {"n": 103}, {"n": 2.5, "name": "moved"}))
-    flush(lake)  # the key index knows where the rows are
+    lake.flush()  # the key index knows where the rows are
     expected = {key: value for key, value in EXPECTED.items() if key != "2"} | {"x": 7.5, "3": 2.5}
     assert values(catalog, table) == expected
     run_job(lake, table=table, kinds=["columns", "files", "deletes"])
@@ -98,9 +87,9 @@ def test_fractions_wait_until_the_column_has_become_one(lake: ServerProcess, cat
 
 def test_an_integer_that_no_fraction_holds_stops_it(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("exact", "1", n=2**60 + 1))
-    flush(lake)
+    lake.flush()
     send(lake, insert("exact", "2", n=0.5))
-    flush(lake)
+    lake.flush()
     job = run_job(lake, table="exact", kinds=["columns"])
     assert "survive" in job["reason"]
     assert type_of(catalog, "exact") == "long"
@@ -108,15 +97,15 @@ def test_an_integer_that_no_fraction_holds_stops_it(lake: ServerProcess, catalog
     files = [path.name for path in Path(lake.home, "warehouse", "default").rglob("retyped-*") if "exact" in str(path)]
     assert not files
     send(lake, insert("exact", "3", n=1.5))
-    flush(lake)
+    lake.flush()
     assert rescued(catalog, "exact")["3"] == '{"n":1.5}'
 
 
 def test_a_column_that_cannot_keeps_no_other_from_it(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("two", "1", n=1, exact=2**60 + 1))
-    flush(lake)
+    lake.flush()
     send(lake, insert("two", "2", n=0.5, exact=0.5))
-    flush(lake)
+    lake.flush()
     run_job(lake, table="two", kinds=["columns"])
     assert (type_of(catalog, "two"), type_of(catalog, "two", "exact")) == ("double", "long")
     assert (values(catalog, "two"), rescued(catalog, "two")) == ({"1": 1.0, "2": 0.5}, {"2": '{"exact":0.5}'})
@@ -124,14 +113,14 @@ def test_a_column_that_cannot_keeps_no_other_from_it(lake: ServerProcess, catalo
 
 def test_what_waited_moves_with_a_rebuild_within_a_publish_too(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("raised", "1", n=1))
-    flush(lake)
+    lake.flush()
     send(lake, insert("raised", "2", n=0.5))
-    flush(lake)
+    lake.flush()
     assert rescued(catalog, "raised") == {"2": '{"n":0.5}'}
     patch = {"tables": {"raised": {"rebuild_rows_max": 1_000}}}
     assert lake.get("/v1/config", method="PATCH", body=patch)[0] == 200
     send(lake, insert("raised", "3", n=1.5))
-    flush(lake)
+    lake.flush()
     assert (values(catalog, "raised"), rescued(catalog, "raised")) == ({"1": 1.0, "2": 0.5, "3": 1.5}, {})
     assert {each["_rescued"] for each in changes_of(catalog, "default.raised")} == {None}
 
@@ -146,7 +135,7 @@ def test_a_stream_goes_on_meanwhile(lake: ServerProcess, catalog: RestCatalog) -
             value = len(sent) + 0.5 * (len(sent) % 2)
             send(lake, *(update("busy", key, {"n": 1}, {"n": value}) for key in ("x", "7", "new")))
             sent.append(value)
-            flush(lake)
+            lake.flush()
 
     thread = threading.Thread(target=stream)
     thread.start()
@@ -155,7 +144,7 @@ def test_a_stream_goes_on_meanwhile(lake: ServerProcess, catalog: RestCatalog) -
     finally:
         is_over.set()
         thread.join()
-    flush(lake)
+    lake.flush()
     assert type_of(catalog, "busy") == "double"
     found = values(catalog, "busy")
     assert (found, rescued(catalog, "busy")) == (EXPECTED | dict.fromkeys(("x", "7", "new"), sent[-1]), {})
@@ -166,11 +155,10 @@ def test_a_stream_goes_on_meanwhile(lake: ServerProcess, catalog: RestCatalog) -
 
 def test_a_pipeline_that_dies_when_it_has_landed_leaves_it_right(lake: ServerProcess, catalog: RestCatalog) -> None:
     filled(lake, "dying")
-    flag = Path(lake.home, _CRASH_FLAG)
-    flag.touch()
+    lake.crash_at("landed")
     status, job = lake.get("/v1/compaction/run", method="POST", body={"table": "dying", "kinds": ["columns"]})
     assert status == 202, job
-    until(lambda: not flag.exists(), "it dies")
+    until(lambda: not lake.is_crash_due, "it dies")
     send(lake, update("dying", "x", {"n": 0.5}, {"n": 8.5}), delete("dying", "29", {"n": 29}))
     until(lambda: is_published(lake), "another pipeline publishes")
     expected = {key: value for key, value in EXPECTED.items() if key != "29"} | {"x": 8.5}

@@ -18,6 +18,7 @@ from dolake.pipeline import rows as rows_module
 from dolake.pipeline.rows import Rows, read_rows, read_rows_slowly
 from dolake.tables.schema import grow, grown, timestamp_us
 from dolake.tables.types import Columns, Field, ListType, StructType, Type, column_name, source_name
+from tests.support.property import examples
 
 ORDERS: Columns = (
     Field("id", "long"),
@@ -455,7 +456,7 @@ declared_texts = st.one_of(
 """Mostly what one of them takes: so that many rows go the fast way."""
 
 
-ANY_ROWS = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ANY_ROWS = settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @ANY_ROWS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,27 +12,23 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
 
-from benchmarks.engines import duck_on
-from dolake import crashpoints
 from dolake.client import aio
 from dolake.client.sync import connect
 from dolake.errors import InvalidInput
-from tests.pipeline.test_publishing import delete, flush, insert, rows_of, send, update, wait_for
+from tests.pipeline.test_publishing import delete, insert, rows_of, send, update, wait_for
 from tests.pipeline.test_upkeep import files_of, run_job
 from tests.support.aio import run
 from tests.support.command import dolake
 from tests.support.server import ServerProcess
 from tests.support.spark import add_catalog
 from tests.support.spark import rows_of as spark_rows_of
+from tools.duckdb_client import duck_on
 
 pytestmark = pytest.mark.spark
-_CRASH_FLAG = "crash"
-_SETTINGS = """\
+SETTINGS = """\
 freshness_target_ms = 300
 partition_by = "date"
 archive_after_days = 30
-[storage]
-cold_location = "cold"
 [compaction]
 auto_compact = false
 min_files_to_compact = 2
@@ -47,14 +42,6 @@ _TODAY = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 _OLD = [f"2024-01-{day:02d}" for day in range(1, 6)]
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("lake")
-    environ = {crashpoints.VARIABLE: f"landed@{home / _CRASH_FLAG}"}
-    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True, environ=environ) as server:
-        yield server
-
-
 def event(day: str, n: int) -> dict[str, Any]:
     return {"created_at": f"{day}T10:00:00Z", "n": n}
 
@@ -65,7 +52,7 @@ def fill(lake: ServerProcess, table: str) -> None:
     for number in range(3):
         rows = [(day, at) for day in days for at in range(number, 10, 3)]
         send(lake, *(insert(table, f"{day}/{at}", **event(day, at)) for day, at in rows))
-        flush(lake)
+        lake.flush()
 
 
 def tiers_of(lake: ServerProcess, catalog: RestCatalog, table: str) -> dict[str, set[str]]:
@@ -137,7 +124,7 @@ def test_rows_of_a_cold_partition_change_and_go_like_any_other(lake: ServerProce
         update("events", f"{other}/3", event(other, 3), event(_TODAY.date().isoformat(), 300)),
         insert("events", f"{day}/new", **event(day, 500)),
     )
-    flush(lake)
+    lake.flush()
     expected = before | {f"{day}/1": 100, f"{other}/3": 300, f"{day}/new": 500}
     del expected[f"{day}/2"]
     assert values(lake, catalog, "events") == expected
@@ -153,7 +140,7 @@ def test_rows_of_a_cold_partition_change_and_go_like_any_other(lake: ServerProce
     assert values(lake, catalog, "events") == expected
 
     send(lake, *(delete("events", f"{other}/{n}", event(other, n)) for n in range(10) if n != 3))
-    flush(lake)
+    lake.flush()
     assert other not in tiers_of(lake, catalog, "events"), "a cold file without rows goes"
 
 
@@ -194,23 +181,24 @@ def test_partitions_move_back_on_demand_and_stay_for_a_while(lake: ServerProcess
 def test_a_pipeline_that_dies_in_the_middle_of_a_move_loses_nothing(lake: ServerProcess, catalog: RestCatalog) -> None:
     fill(lake, "torn")
     before = values(lake, catalog, "torn")
-    (lake.home / _CRASH_FLAG).touch()
+    log = lake.log
+    lake.crash_at("landed")
     assert move(lake, "torn", "cold")["state"] == "failed"
-    assert not (lake.home / _CRASH_FLAG).exists(), "it died after the commit, before the key index followed"
+    assert not lake.is_crash_due, "it died after the commit, before the key index followed"
     assert sorted(map(sorted, tiers_of(lake, catalog, "torn").values())) == [["cold"], *[["warm"]] * 5]
     assert values(lake, catalog, "torn") == before
     send(lake, *(update("torn", f"{day}/0", event(day, 0), event(day, -1)) for day in _OLD))
-    flush(lake)
+    lake.flush()
     assert move(lake, "torn", "cold")["state"] == "done"
     assert {day for day, tiers in tiers_of(lake, catalog, "torn").items() if tiers == {"cold"}} == set(_OLD)
     assert values(lake, catalog, "torn") == before | {f"{day}/0": -1 for day in _OLD}
-    assert "rebuild" not in lake.log, "the key index followed the move"
+    assert "rebuild" not in lake.log[len(log) :], "the key index followed the move"
 
 
 def test_a_key_is_forgotten_in_a_cold_file_too(lake: ServerProcess, catalog: RestCatalog) -> None:
     key = f"{_OLD[3]}/forgotten-one"
     send(lake, insert("erased", key, **event(_OLD[3], 7)), insert("erased", f"{_OLD[3]}/8", **event(_OLD[3], 8)))
-    flush(lake)
+    lake.flush()
     run_job(lake, table="erased", kinds=["tiers"])
     assert tiers_of(lake, catalog, "erased") == {_OLD[3]: {"cold"}}
     with connect(lake.url, source="shop") as client:
@@ -253,7 +241,7 @@ def test_a_table_may_have_its_own_age_and_bad_requests_say_what_to_do(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     send(lake, insert("kept", "1", **event(_OLD[0], 1)))
-    flush(lake)
+    lake.flush()
     run_job(lake, table="kept", kinds=["tiers"])
     assert tiers_of(lake, catalog, "kept") == {_OLD[0]: {"warm"}}
     for body in (
@@ -273,7 +261,7 @@ def test_a_table_may_have_its_own_age_and_bad_requests_say_what_to_do(
 
 
 def test_verify_and_a_backup_see_both_places(lake: ServerProcess, tmp_path: Path) -> None:
-    flush(lake)
+    lake.flush()
     done = dolake("verify", "--home", lake.home)
     assert done.returncode == 0, done.stdout + done.stderr
     copied = dolake("backup", tmp_path / "copy", "--home", lake.home)

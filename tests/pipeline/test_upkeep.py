@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table.snapshots import Operation
 
-from benchmarks.engines import duck_on
-from tests.pipeline.test_publishing import changes_of, delete, flush, insert, rows_of, send, update, wait_for
+from tests.pipeline.test_publishing import changes_of, delete, insert, rows_of, send, update, wait_for
 from tests.support.server import ServerProcess
+from tools.duckdb_client import duck_on
 
 pytestmark = pytest.mark.spark
-_SETTINGS = """\
+SETTINGS = """\
 freshness_target_ms = 300
 [compaction]
 auto_compact = false
@@ -27,12 +26,6 @@ snapshots_max = 3
 gc_grace_ms = 1_000
 manifests_max = 2
 """
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("lake"), settings=_SETTINGS, has_pipeline=True) as server:
-        yield server
 
 
 def run_job(lake: ServerProcess, **body: Any) -> dict[str, Any]:
@@ -57,9 +50,9 @@ def on_disk(lake: ServerProcess, table: str) -> set[str]:
 def test_small_files_and_deleted_rows_go_and_readers_see_the_same(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(6):
         send(lake, *(insert("parts", f"{number}-{n}", n=n) for n in range(50)))
-        flush(lake)
+        lake.flush()
     send(lake, *(update("parts", f"0-{n}", {"n": n}, {"n": -n}) for n in range(20)), delete("parts", "1-1", {"n": 1}))
-    flush(lake)
+    lake.flush()
     rows, changes = rows_of(catalog, "default.parts"), changes_of(catalog, "default.parts")
     due = lake.get("/v1/compaction/candidates?table=parts")[1]["candidates"]
     assert {each["table"] for each in due} == {"parts", "parts__changes"}
@@ -81,7 +74,7 @@ def test_small_files_and_deleted_rows_go_and_readers_see_the_same(lake: ServerPr
     assert {each["kind"] for each in due} <= {"snapshots", "manifests"}
 
     send(lake, update("parts", "0-1", {"n": -1}, {"n": 100}), delete("parts", "5-5", {"n": 5}))
-    flush(lake)  # the key index knows where the rows are now
+    lake.flush()  # the key index knows where the rows are now
     after = rows_of(catalog, "default.parts")
     assert len(after) == 298
     assert after["0-1"]["n"] == 100
@@ -90,11 +83,11 @@ def test_small_files_and_deleted_rows_go_and_readers_see_the_same(lake: ServerPr
 def test_a_file_whose_last_rows_are_replaced_goes_within_the_publish(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(3):
         send(lake, *(insert("hot", str(n), n=number) for n in range(10)))
-        flush(lake)
+        lake.flush()
         (task,) = files_of(catalog, "default.hot")
         assert not task.delete_files
     send(lake, *(delete("hot", str(n), {"n": 2}) for n in range(10)))
-    flush(lake)
+    lake.flush()
     assert files_of(catalog, "default.hot") == []
     assert rows_of(catalog, "default.hot") == {}
 
@@ -102,7 +95,7 @@ def test_a_file_whose_last_rows_are_replaced_goes_within_the_publish(lake: Serve
 def test_old_snapshots_go_and_their_files_a_while_later(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(6):
         send(lake, insert("old", "1", n=number))
-        flush(lake)
+        lake.flush()
     before = on_disk(lake, "old")
     reader = catalog.load_table("default.old").scan()  # began before
     job = run_job(lake, table="old", kinds=["snapshots", "garbage"])
@@ -126,7 +119,7 @@ def test_old_snapshots_go_and_their_files_a_while_later(lake: ServerProcess, cat
 def test_snapshots_thin_out_and_no_moment_is_lost(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(8):
         send(lake, insert("thin", "1", n=number))
-        flush(lake)
+        lake.flush()
     counts = {each.snapshot_id: n for n, each in enumerate(catalog.load_table("default.thin").snapshots())}
     made = catalog.load_table("default.thin").snapshots()
     catalog.load_table("default.thin").manage_snapshots().create_tag(made[2].snapshot_id, "keep").commit()
@@ -154,14 +147,14 @@ def test_snapshots_thin_out_and_no_moment_is_lost(lake: ServerProcess, catalog: 
         else:
             assert (status, answer["error"]["type"]) == (400, "IllegalArgumentException"), "refused, not guessed"
     send(lake, insert("thin", "1", n=8))
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, "default.thin")["1"]["n"] == 8
 
 
 def test_many_manifests_become_few_and_the_key_index_stays_right(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(3):
         send(lake, insert("pages", str(number), n=number))
-        flush(lake)
+        lake.flush()
     before = len(
         catalog.load_table("default.pages").current_snapshot().manifests(catalog.load_table("default.pages").io)
     )
@@ -171,7 +164,7 @@ def test_many_manifests_become_few_and_the_key_index_stays_right(lake: ServerPro
     assert len(table.current_snapshot().manifests(table.io)) == 1
     log = lake.log
     send(lake, update("pages", "1", {"n": 1}, {"n": 11}))
-    flush(lake)
+    lake.flush()
     assert {key: row["n"] for key, row in rows_of(catalog, "default.pages").items()} == {
         "0": 0,
         "1": 11,

@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -27,17 +26,13 @@ from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.spark
 _WAIT_S = 120.0
-_SETTINGS = """\
+SETTINGS = """\
 freshness_target_ms = 300_000
 flush_interval_ms = 300_000
 flush_threshold_ms = 300_000
 mask_secret = "salt and pepper"
 exclude_tables = ["private.*"]
 deduplication_window_ms = 1_000
-
-[journal]
-segment_size_bytes = 65536
-group_size_max_bytes = 65536
 
 [tables."typed.declared"]
 columns = {price = "decimal(10,2)", born = "date", seen = "timestamp", id = "uuid", photo = "bytea", small = "int"}
@@ -63,14 +58,6 @@ fail_stop = true
 """
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(
-        tmp_path_factory.mktemp("lake"), settings=_SETTINGS, has_pipeline=True, has_queries=True
-    ) as server:
-        yield server
-
-
 def send(lake: ServerProcess, *changes: dict[str, Any], source: str = "shop") -> None:
     async def sending() -> None:
         async with connect(lake.url, source=source) as client:
@@ -90,11 +77,6 @@ def update(table: str, key: str, row: dict[str, Any], before: Any = None, **meta
 
 def ddl(table: str, action: str, **more: str) -> dict[str, Any]:
     return {"table": table, "operation": "DELETE", "rowId": "-", "metadata": {"ddl": {"action": action} | more}}
-
-
-def flush(lake: ServerProcess) -> None:
-    status, body = lake.get("/flush", method="POST")
-    assert (status, body.get("success")) == (200, True), body
 
 
 def types_of(catalog: RestCatalog, table: str) -> dict[str, str]:
@@ -148,7 +130,7 @@ def test_the_settings_declare_types_and_all_engines_read_them(lake: ServerProces
     row = {"price": "12.5", "born": "2001-02-03", "seen": "2026-01-02T03:04:05", "id": ID, "photo": "AAH/", "small": 7}
     send(lake, insert("typed.declared", "1", row), insert("typed.declared", "2", {"price": 0.1, "extra": 5}))
     live = ask(lake, "SELECT price, born, seen, id, photo, small FROM typed.declared ORDER BY _key")
-    flush(lake)
+    lake.flush()
     assert types_of(catalog, "typed.declared") == DECLARED | {"extra": "long"}
     found = rows_of(catalog, "typed.declared")
     assert found["1"] == {
@@ -169,7 +151,7 @@ def test_the_settings_declare_types_and_all_engines_read_them(lake: ServerProces
 def test_a_value_that_does_not_fit_its_declared_type_is_rescued(lake: ServerProcess, catalog: RestCatalog) -> None:
     odd = {"price": 0.001, "born": "3.2.2001", "seen": "2026-01-02T03:04:05Z", "id": "x", "photo": "?", "small": "7"}
     send(lake, insert("typed.declared", "odd", odd))
-    flush(lake)
+    lake.flush()
     row = rows_of(catalog, "typed.declared")["odd"]
     assert json.loads(row.pop("_rescued")) == odd
     assert set(row.values()) == {None}
@@ -183,7 +165,7 @@ def test_a_source_declares_types_and_widens_them(lake: ServerProcess, catalog: R
         {"name": "never", "type": "timestamp with time zone"},
     ]
     send(lake, insert("typed.told", "1", {"id": 1, "price": 1.5, "odd": "POINT"}, schema=schema))
-    flush(lake)
+    lake.flush()
     assert types_of(catalog, "typed.told") == {
         "id": "int",
         "price": "decimal(10, 2)",
@@ -192,7 +174,7 @@ def test_a_source_declares_types_and_widens_them(lake: ServerProcess, catalog: R
     }
     wider = [{"name": "id", "type": "bigint"}, {"name": "price", "type": "numeric(12,2)"}]
     send(lake, update("typed.told", "1", {"id": 2**40, "price": "1234567890.25"}, schema=wider))
-    flush(lake)
+    lake.flush()
     assert types_of(catalog, "typed.told")["id"] == "long"
     assert rows_of(catalog, "typed.told")["1"]["price"] == Decimal("1234567890.25")
 
@@ -201,14 +183,14 @@ def test_the_settings_have_the_last_word_on_a_width(lake: ServerProcess, catalog
     schema = [{"name": "price", "type": "bigint"}]
     send(lake, insert("typed.widths", "1", {"price": 1}, schema=schema))
     assert ask(lake, "SELECT price FROM typed.widths") == [[1]]
-    flush(lake)
+    lake.flush()
     assert types_of(catalog, "typed.widths") == {"price": "int"}
 
 
 def test_upkeep_beside_columns_that_get_another_type_loses_nothing(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(3):
         send(lake, insert("typed.kept", str(number), {"n": number}))
-        flush(lake)
+        lake.flush()
     patch = {"tables": {"typed.kept": {"columns": {"n": "double"}}}}
     assert lake.get("/v1/config", method="PATCH", body=patch)[0] == 200
     job = lake.get("/v1/compaction/run", method="POST", body={"namespace": "typed", "table": "kept"})
@@ -216,14 +198,14 @@ def test_upkeep_beside_columns_that_get_another_type_loses_nothing(lake: ServerP
     time.sleep(3)
     assert sorted(row["n"] for row in rows_of(catalog, "typed.kept").values()) == [0, 1, 2]
     send(lake, insert("typed.kept", "3", {"n": 0.5}))
-    flush(lake)
+    lake.flush()
     assert sorted(row["n"] for row in rows_of(catalog, "typed.kept").values()) == [0, 0.5, 1, 2]
     assert types_of(catalog, "typed.kept") == {"n": "double"}
 
 
 def test_a_number_beyond_int_widens_its_column(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("typed.declared", "wide", {"small": 2**40}))
-    flush(lake)
+    lake.flush()
     assert types_of(catalog, "typed.declared")["small"] == "long"
     found = rows_of(catalog, "typed.declared")
     assert (found["wide"]["small"], found["1"]["small"]) == (2**40, 7)
@@ -244,7 +226,7 @@ def test_a_table_that_was_made_beforehand_keeps_its_types(lake: ServerProcess, c
     catalog.create_table("made.before", schema)
     assert lake.get("/v1/namespaces/made/tables/before/adopt", method="POST")[0] == 200
     send(lake, insert("made.before", "1", {"id": 5, "price": 1.125, "note": "x", "more": True}))
-    flush(lake)
+    lake.flush()
     row = rows_of(catalog, "made.before")["1"]
     assert (row["id"], row["price"], row["note"], row["more"]) == (5, Decimal("1.125"), "x", True)
     assert ask(lake, "SELECT id, note FROM made.before") == [[5, "x"]]
@@ -252,14 +234,14 @@ def test_a_table_that_was_made_beforehand_keeps_its_types(lake: ServerProcess, c
 
 def test_texts_stay_texts_where_that_is_asked_for(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("typed.texts", "1", {"at": "2026-01-02T03:04:05Z"}))
-    flush(lake)
+    lake.flush()
     assert types_of(catalog, "typed.texts") == {"at": "string"}
 
 
 def test_a_map_that_is_used_as_columns_is_one_column(lake: ServerProcess, catalog: RestCatalog) -> None:
     wide = {"attributes": {f"sku-{number}": number for number in range(1_000)}, "id": 1}
     send(lake, insert("typed.maps", "1", wide))
-    flush(lake)
+    lake.flush()
     assert types_of(catalog, "typed.maps") == {"attributes": "string", "id": "long"}
     assert json.loads(rows_of(catalog, "typed.maps")["1"]["attributes"]) == wide["attributes"]
 
@@ -271,13 +253,13 @@ def test_a_fraction_makes_whole_numbers_fractions_everywhere(lake: ServerProcess
     table = "typed.prices"
     send(lake, *(insert(table, str(n), {"id": n, "price": 10 + n, "note": "old"}) for n in range(5)))
     send(lake, update(table, "1", {"id": 1, "price": 20, "note": "new"}, {"id": 1, "price": 11, "note": "old"}))
-    flush(lake)
+    lake.flush()
     old_snapshot = catalog.load_table(table).current_snapshot()
     assert old_snapshot is not None
     before_ms = old_snapshot.timestamp_ms
     send(lake, insert(table, "x", {"id": 9, "price": 10.5}), update(table, "2", {"id": 2, "price": 7}))
     assert ask(lake, f"SELECT sum(price) AS s FROM {table}") == [[10 + 20 + 7 + 13 + 14 + 10.5]]
-    flush(lake)
+    lake.flush()
     assert types_of(catalog, table) == {"id": "long", "price": "double", "note": "string"}
     assert {key: row["price"] for key, row in rows_of(catalog, table).items()} == {
         "0": 10.0, "1": 20.0, "2": 7.0, "3": 13.0, "4": 14.0, "x": 10.5
@@ -295,7 +277,7 @@ def test_a_fraction_makes_whole_numbers_fractions_everywhere(lake: ServerProcess
         [14.0],
     ]
     send(lake, update(table, "3", {"id": 3, "price": 1.25}))
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, table)["3"]["price"] == 1.25
     verified(lake)
 
@@ -303,9 +285,9 @@ def test_a_fraction_makes_whole_numbers_fractions_everywhere(lake: ServerProcess
 def test_an_integer_that_no_fraction_holds_keeps_its_column(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.exact"
     send(lake, insert(table, "1", {"n": 2**60 + 1}))
-    flush(lake)
+    lake.flush()
     send(lake, insert(table, "2", {"n": 0.5}))
-    flush(lake)
+    lake.flush()
     assert types_of(catalog, table) == {"n": "long"}
     found = rows_of(catalog, table)
     assert (found["1"]["n"], found["2"]["n"], found["2"]["_rescued"]) == (2**60 + 1, None, '{"n":0.5}')
@@ -314,9 +296,9 @@ def test_an_integer_that_no_fraction_holds_keeps_its_column(lake: ServerProcess,
 def test_a_large_table_gets_its_fractions_by_itself_a_little_later(lake: ServerProcess, catalog: RestCatalog) -> None:
     """More of this in test_retyping.py."""
     send(lake, insert("typed.large", "1", {"n": 1}))
-    flush(lake)
+    lake.flush()
     send(lake, insert("typed.large", "2", {"n": 0.5}))
-    flush(lake)
+    lake.flush()
     give_up_s = time.monotonic() + _WAIT_S
     while types_of(catalog, "typed.large") != {"n": "double"}:
         assert time.monotonic() < give_up_s, lake.log[-2_000:]
@@ -328,7 +310,7 @@ def test_a_large_table_gets_its_fractions_by_itself_a_little_later(lake: ServerP
 def test_columns_are_renamed_and_dropped_as_the_source_says(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.altered"
     send(lake, insert(table, "1", {"a": 1, "b": "x", "c": True}))
-    flush(lake)
+    lake.flush()
     first = catalog.load_table(table).current_snapshot()
     assert first is not None
     send(
@@ -339,7 +321,7 @@ def test_columns_are_renamed_and_dropped_as_the_source_says(lake: ServerProcess,
         ddl(table, "drop_column", column="c"),
         insert(table, "3", {"amount": 4, "b": "w", "c": "back with another type"}),
     )
-    flush(lake)
+    lake.flush()
     assert types_of(catalog, table) == {"amount": "long", "b": "string", "c": "string"}
     found = rows_of(catalog, table)
     assert [found[key]["amount"] for key in "123"] == [2, 3, 4]
@@ -360,17 +342,17 @@ def test_columns_are_renamed_and_dropped_as_the_source_says(lake: ServerProcess,
 def test_a_truncated_table_is_empty_and_keeps_its_history(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.emptied"
     send(lake, *(insert(table, str(n), {"n": n}) for n in range(5)))
-    flush(lake)
+    lake.flush()
     before_ms = int(ask(lake, f"SELECT epoch_ms(max(_commit_timestamp)) AS moment FROM {table}")[0][0])
     send(lake, insert(table, "5", {"n": 5}), ddl(table, "truncate"), insert(table, "1", {"n": 100}))
     assert ask(lake, f"SELECT n FROM {table}") == [[100]]
-    flush(lake)
+    lake.flush()
     assert ask(lake, f"SELECT n FROM {table}") == [[100]]
     assert rows_of(catalog, table) == {"1": {"n": 100, "_rescued": None}}
     assert [each["_operation"] for each in changes_of(catalog, table)] == [*["INSERT"] * 6, "TRUNCATE", "INSERT"]
     assert ask(lake, f"SELECT n FROM {table} ORDER BY n", asOf=before_ms) == [[n] for n in range(5)]
     send(lake, update(table, "1", {"n": 101}))
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, table) == {"1": {"n": 101, "_rescued": None}}
     now_ms = int(ask(lake, f"SELECT epoch_ms(max(_commit_timestamp)) AS moment FROM {table}")[0][0])
     assert ask(lake, f"SELECT n FROM {table}", asOf=now_ms) == [[101]]
@@ -380,25 +362,25 @@ def test_a_truncated_table_is_empty_and_keeps_its_history(lake: ServerProcess, c
 def test_a_dropped_table_is_empty_and_can_come_back(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.dropped"
     send(lake, insert(table, "1", {"n": 1}))
-    flush(lake)
+    lake.flush()
     send(lake, ddl(table, "drop"))
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, table) == {}
     send(lake, insert(table, "1", {"n": 2}))
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, table)["1"]["n"] == 2
 
 
 def test_a_renamed_table_has_its_rows_and_history_under_the_new_name(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("typed.first_name", "1", {"n": 1}))
-    flush(lake)
+    lake.flush()
     send(
         lake,
         update("typed.first_name", "1", {"n": 2}),
         ddl("typed.first_name", "rename", to="typed.second_name"),
         insert("typed.second_name", "2", {"n": 3}),
     )
-    flush(lake)
+    lake.flush()
     assert {key: row["n"] for key, row in rows_of(catalog, "typed.second_name").items()} == {"1": 2, "2": 3}
     assert [each["_operation"] for each in changes_of(catalog, "typed.second_name")] == [
         "INSERT",
@@ -414,16 +396,16 @@ def test_a_table_of_somebody_else_is_no_new_name(lake: ServerProcess, catalog: R
     catalog.create_namespace_if_not_exists("made")
     catalog.create_table("made.theirs", Schema(NestedField(1, "id", IntegerType())))
     send(lake, insert("typed.stays", "1", {"n": 1}))
-    flush(lake)
+    lake.flush()
     send(lake, ddl("typed.stays", "rename", to="made.theirs"), ddl("typed.stays", "rename", to="typed.stays"))
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, "typed.stays")["1"]["n"] == 1
     assert [each["_operation"] for each in changes_of(catalog, "typed.stays")] == ["INSERT", "RENAME", "RENAME"]
 
 
 def test_an_action_whose_name_is_written_with_escapes_is_one(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("typed.escaped", "1", {"n": 1}))
-    flush(lake)
+    lake.flush()
     escaped = (
         b'{"type":"cdc_batch","sourceDoId":"escaping","sequenceNumber":1,"events":[{"sequence":1,"timestamp":1,'
         b'"operation":"DELETE","table":"typed.escaped","rowId":"-","metadata":{"\\u0064dl":{"action":"truncate"}}}]}'
@@ -437,7 +419,7 @@ def test_an_action_whose_name_is_written_with_escapes_is_one(lake: ServerProcess
             assert (await socket.receive_json())["type"] == "ack"
 
     run(speak(), timeout_s=_WAIT_S)
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, "typed.escaped") == {}
 
 
@@ -448,9 +430,9 @@ def test_columns_that_did_not_change_keep_their_value(lake: ServerProcess, catal
     table = "typed.toast"
     row = {"id": 1, "text": "long " * 100, "place": {"city": "Rome"}}
     send(lake, insert(table, "1", row), insert(table, "2", row))
-    flush(lake)
+    lake.flush()
     send(lake, insert(table, "3", row | {"id": "odd"}))
-    flush(lake)
+    lake.flush()
     send(
         lake,
         update(table, "1", {"id": 2}, unchanged=["text", "place"]),
@@ -460,7 +442,7 @@ def test_columns_that_did_not_change_keep_their_value(lake: ServerProcess, catal
         update(table, "moved", {"id": 5}, previousRowId="2", unchanged=["text", "place"]),
     )
     live = ask(lake, f"SELECT _key, id, text, place.city AS city FROM {table} ORDER BY _key")
-    flush(lake)
+    lake.flush()
     found = rows_of(catalog, table)
     assert found["1"] == row | {"id": 3, "_rescued": None}
     assert found["moved"] == row | {"id": 5, "text": "as it was", "_rescued": None}
@@ -475,9 +457,9 @@ def test_what_cannot_be_a_column_and_did_not_change_stays_rescued(lake: ServerPr
     table, rescued = "typed.no_columns", {"id": 7, "a.b": [1]}
     left_out = {"unchanged": ["id", "a.b"]}
     send(lake, insert(table, "first", {"ID": 1, "n": 0}))
-    flush(lake)
+    lake.flush()
     send(lake, *(insert(table, key, {"n": 1} | rescued) for key in ("kept", "moving", "gone")))
-    flush(lake)
+    lake.flush()
     send(
         lake,
         update(table, "told", {"n": 2}, {"n": 1, "id": 8, "a.b": [2]}, **left_out),
@@ -489,7 +471,7 @@ def test_what_cannot_be_a_column_and_did_not_change_stays_rescued(lake: ServerPr
     )
     sql = f"SELECT _key, n, _rescued FROM {table} ORDER BY _key"
     live = ask(lake, sql)
-    flush(lake)
+    lake.flush()
     found = {key: json.loads(row["_rescued"] or "{}") for key, row in rows_of(catalog, table).items()}
     assert found == {
         "first": {},
@@ -511,7 +493,7 @@ def test_a_column_of_which_nobody_knows_the_value_sends_its_change_to_quarantine
 ) -> None:
     table = "typed.unknown"
     send(lake, insert(table, "1", {"id": 1, "text": "x"}))
-    flush(lake)
+    lake.flush()
     send(
         lake,
         update(table, "nobody", {"id": 2}, unchanged=["text"]),
@@ -520,7 +502,7 @@ def test_a_column_of_which_nobody_knows_the_value_sends_its_change_to_quarantine
     live = ask(lake, f"SELECT key, reason FROM {table}__quarantine")
     assert [each[0] for each in live] == ["nobody"]
     assert ask(lake, f"SELECT count(*) AS n FROM {table}") == [[2]]
-    flush(lake)
+    lake.flush()
     assert set(rows_of(catalog, table)) == {"1", "2"}
     (row,) = rows_of(catalog, f"{table}__quarantine").values()
     assert "there is no row before" in row["reason"]
@@ -534,7 +516,7 @@ def test_a_replay_writes_what_can_be_written_now(lake: ServerProcess, catalog: R
     # The columns and the quarantine come with one publish.
     send(lake, insert(table, "1", {"id": 1, "text": "x"}), update(table, "late", {"id": 2}, unchanged=["text"]))
     send(lake, update(table, "never", {"id": 3}, unchanged=["text"]))
-    flush(lake)
+    lake.flush()
     rows = rows_of(catalog, f"{table}__quarantine").values()
     first, second = sorted(row["position"] for row in rows)
     verified(lake)
@@ -543,7 +525,7 @@ def test_a_replay_writes_what_can_be_written_now(lake: ServerProcess, catalog: R
     assert (status, done["replayed"], done["refused"]) == (200, 2, []), done
     live = ask(lake, f"SELECT _key, id, text FROM {table} ORDER BY _key")
     assert live[1] == ["late", 2, "here now"]
-    flush(lake)
+    lake.flush()
     assert ask(lake, f"SELECT _key, id, text FROM {table} ORDER BY _key") == live
     assert rows_of(catalog, table)["late"] == {"id": 2, "text": "here now", "_rescued": None}
     (left,) = rows_of(catalog, f"{table}__quarantine").values()
@@ -556,7 +538,7 @@ def test_a_replay_writes_what_can_be_written_now(lake: ServerProcess, catalog: R
     assert dropped["dropped"] == 1
     send(lake, update(table, "another", {"id": 4}, unchanged=["text"]))
     assert lake.get(f"{path}/drop", method="POST", body={})[1]["dropped"] == 1
-    flush(lake)
+    lake.flush()
     assert rows_of(catalog, f"{table}__quarantine") == {}
     assert lake.get(path)[1]["entries"] == []
     history = [(each["_key"], each["_operation"]) for each in changes_of(catalog, f"{table}__quarantine")]
@@ -579,12 +561,12 @@ def test_what_is_hashed_is_not_hashed_again(lake: ServerProcess, catalog: RestCa
     table = "typed.hashed"
     person = {"id": 1, "email": "eve@example.org", "text": "x"}
     send(lake, insert(table, "eve", person))
-    flush(lake)
+    lake.flush()
     send(lake, update(table, "eva", {"id": 2, "email": "eve@example.org"}, unchanged=["text"]))
     send(lake, insert(table, "eva", {"id": 0, "text": "y"}))
     assert lake.get("/v1/quarantine/typed/hashed/replay", method="POST", body={})[1]["replayed"] == 1
     live = ask(lake, f"SELECT id, email, text FROM {table} WHERE _key = 'eva'")
-    flush(lake)
+    lake.flush()
     rows = rows_of(catalog, table)
     assert rows["eva"]["email"] == rows["eve"]["email"]
     assert live == [[2, rows["eve"]["email"], "y"]]
@@ -593,7 +575,7 @@ def test_what_is_hashed_is_not_hashed_again(lake: ServerProcess, catalog: RestCa
 
 def test_a_table_that_wants_no_quarantine_stops(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(lake, insert("typed.strict", "1", {"id": 1, "text": "x"}))
-    flush(lake)
+    lake.flush()
     send(lake, update("typed.strict", "nobody", {"id": 2}, unchanged=["text"]))
     status, body = lake.get("/flush", method="POST")
     assert status == 200 or status >= 500
@@ -601,9 +583,7 @@ def test_a_table_that_wants_no_quarantine_stops(lake: ServerProcess, catalog: Re
     patch = {"tables": {"typed.strict": {"fail_stop": False}}}
     settings = lake.get("/v1/config")[1]
     assert lake.get("/v1/config", method="PATCH", body=patch)[0] == 200, settings
-    with contextlib.suppress(AssertionError):
-        flush(lake)
-    flush(lake)
+    lake.flush()
     assert set(rows_of(catalog, "typed.strict__quarantine")) != set()
 
 
@@ -618,7 +598,7 @@ def test_left_out_and_masked_values_are_nowhere_once_the_journal_is_trimmed(
     send(lake, update("typed.people", "1", {"id": 2} | secrets, {"id": 1} | secrets))
     send(lake, insert("private.letters", "1", {"body": "a secret letter"}))
     live = ask(lake, "SELECT name, phone FROM typed.people")
-    flush(lake)
+    lake.flush()
     row = rows_of(catalog, "typed.people")["1"]
     assert (row["name"], row["phone"]) == ("***", "555")
     assert len(row["email"]) == 64
@@ -630,12 +610,12 @@ def test_left_out_and_masked_values_are_nowhere_once_the_journal_is_trimmed(
     assert not files_with(lake.home / "warehouse", (*secrets.values(), "a secret letter"))
     filler = [insert("typed.filler", str(number), {"text": "x" * 1_000}) for number in range(200)]
     send(lake, *filler)
-    flush(lake)
+    lake.flush()
     deadline = time.monotonic() + _WAIT_S
     while found := files_with(lake.home, (*secrets.values(), "a secret letter")):
         assert time.monotonic() < deadline, f"the journal was trimmed, and still in {found}"
         send(lake, *filler)
-        flush(lake)
+        lake.flush()
 
 
 def test_a_masked_column_is_masked_in_any_case_and_keeps_its_name(lake: ServerProcess, catalog: RestCatalog) -> None:
@@ -644,7 +624,7 @@ def test_a_masked_column_is_masked_in_any_case_and_keeps_its_name(lake: ServerPr
         insert("typed.people", "9", {"id": 9, "EMAIL": "bob@example.org", "PassWord": "letmein"}),
         ddl("typed.people", "rename_column", column="email", to="mail"),
     )
-    flush(lake)
+    lake.flush()
     columns = types_of(catalog, "typed.people")
     assert "mail" not in columns
     row = rows_of(catalog, "typed.people")["9"]
@@ -657,7 +637,7 @@ def test_changes_that_the_lake_does_not_take_are_passed_over(lake: ServerProcess
     catalog.create_table("private.notes", Schema(NestedField(1, "id", IntegerType())))
     send(lake, insert("private.notes", "1", {"body": "x"}), ddl("private.notes", "truncate"))
     send(lake, insert("private.diary", "1", {"body": "x"}), insert("private.diary", "2", {"body": "y"}))
-    flush(lake)
+    lake.flush()
     status = lake.get("/status")[1]
     assert status["committedPosition"] == status["durablePosition"]
     assert not catalog.table_exists("private.diary")

@@ -19,13 +19,13 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from benchmarks.raw_websocket import PING, TEXT, RawWebSocket, encode_frame, open_raw_websocket
 from dolake.journal.reader import JournalReader
 from dolake.wire.binary import decode_raw_batch
 from dolake.wire.messages import NackReason
 from tests.support.aio import run
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event, events
+from tools.raw_websocket import PING, TEXT, RawWebSocket, encode_frame, open_raw_websocket
 
 BINARY = 0x2
 MESSAGES = 20_000

@@ -15,7 +15,7 @@ from dolake.settings import QuerySettings
 from dolake.storage.duck import DuckStore, duck_store
 from dolake.storage.local import LocalStorage
 from dolake.storage.s3 import Keys, S3Storage
-from tests.support.s3 import S3Server
+from tools.s3_server import S3Server
 
 
 @pytest.fixture(scope="module")

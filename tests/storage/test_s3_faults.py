@@ -9,8 +9,8 @@ import pytest
 
 from dolake.errors import StoreUnavailable, Unavailable
 from dolake.storage.s3 import S3Storage
-from tests.support.faulty import FaultyProxy, Request, faulty_proxy
-from tests.support.s3 import S3Server
+from tools.faulty_proxy import FaultyProxy, Request, faulty_proxy
+from tools.s3_server import S3Server
 
 _WAIT_S = 30.0
 _PART_BYTES = 16 * 1024 * 1024

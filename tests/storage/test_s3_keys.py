@@ -13,9 +13,9 @@ from dolake.settings import StorageSettings
 from dolake.storage.reach import Reach
 from dolake.storage.s3 import S3Storage
 from dolake.storage.s3_keys import ReadKeys, RoleKeys, partition_of, policy_for
-from tests.support.s3 import KEY, SECRET, S3Server
-from tests.support.s3_guard import EVERYTHING, Guard
 from tests.support.store_lake import ROLE
+from tools.s3_guard import EVERYTHING, Guard
+from tools.s3_server import KEY, SECRET, S3Server
 
 TABLE = "s3://lake/wh/ns/orders"
 READER, WRITER = Reach((TABLE,)), Reach((TABLE,), (TABLE,))

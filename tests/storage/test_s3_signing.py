@@ -15,8 +15,8 @@ from dolake.settings import StorageSettings
 from dolake.storage.reach import Reach, Unsigned
 from dolake.storage.s3 import S3Storage
 from dolake.storage.s3_signing import Signer
-from tests.support.s3 import KEY, SECRET, S3Server
-from tests.support.s3_guard import EVERYTHING, Guard
+from tools.s3_guard import EVERYTHING, Guard
+from tools.s3_server import KEY, SECRET, S3Server
 
 STORE = "http://store:9000"
 TABLE = "s3://lake/wh/ns/orders"

@@ -1,43 +1,45 @@
-"""Which test file begins when: the long ones first, so that the workers of `make test` end together.
+"""Which tests run in one worker, and which begin first: the long ones, so that the workers of `make test` end together.
 
-From conftest.py, in each worker. A worker takes a whole file, in the order given here (`--no-loadscope-reorder`; by
-itself pytest-xdist begins with the files of many tests, which are the quick ones, and a soak of minutes comes last).
-Promise: the same order in every worker; the tests of a file stay together and in their own order.
+From the root's conftest.py, in each worker. A worker takes a whole group, in the order given here (`--dist loadgroup
+--no-loadscope-reorder`). Promise: the same order in every worker; the tests of a file stay together and in their own
+order, unless a mark `xdist_group` of theirs names another group, whose tests share a lake.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import pytest
 
-FIRST = (
-    "tests/oracle/test_oracle.py",
-    "tests/corpus/test_corpus.py",
-    "tests/benchmarks/test_upkeep_benchmarks.py",
-    "tests/pipeline/test_publishing.py",
-    "tests/journeys/test_the_total_never_changes.py",
-)
-"""Minutes each. The first is by far the longest: the other worker has all the others meanwhile."""
+from tests.support.durations import file_of, kept_seconds
+
+
+def group_by_file(items: Iterable[pytest.Item]) -> None:
+    """A file is a group, because its tests share fixtures; pytest-xdist alone would deal out each test for itself."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(file_of(item.nodeid)))
 
 
 def longest_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """By what their marks say: with Spark, slow, or neither; and then those with many tests."""
-    counts = Counter(map(_file_of, items))
-    has_spark, is_slow = (_files_with(mark, items) for mark in ("spark", "slow"))
+    """By the seconds that docs/explain/tests.md has; the files that are not there by their marks and their number."""
+    seconds = kept_seconds()
+    groups: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        groups[_group_of(item)].append(item)
 
-    def rank(item: pytest.Item) -> tuple[int, bool, bool, int, str]:
-        file = _file_of(item)
-        known = FIRST.index(file) if file in FIRST else len(FIRST)
-        return known, file not in has_spark, file not in is_slow, -counts[file], file
+    def rank(group: list[pytest.Item]) -> tuple[float, bool, bool, int, str]:
+        known = sum(seconds.get(file, 0.0) for file in {file_of(item.nodeid) for item in group})
+        return -known, not _has("spark", group), not _has("slow", group), -len(group), _group_of(group[0])
 
-    return sorted(items, key=rank)
-
-
-def _file_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
+    return [item for group in sorted(groups.values(), key=rank) for item in group]
 
 
-def _files_with(mark: str, items: Iterable[pytest.Item]) -> frozenset[str]:
-    return frozenset(_file_of(item) for item in items if item.get_closest_marker(mark))
+def _group_of(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else file_of(item.nodeid)
+
+
+def _has(mark: str, group: Iterable[pytest.Item]) -> bool:
+    return any(item.get_closest_marker(mark) for item in group)

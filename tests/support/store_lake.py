@@ -10,9 +10,9 @@ from typing import Any
 
 from dolake.identity.store import TokenFile
 from dolake.identity.tokens import mint
-from tests.support.s3 import KEY, SECRET, S3Server
-from tests.support.s3_guard import EVERYTHING, READING, Guard
 from tests.support.server import ServerProcess
+from tools.s3_guard import EVERYTHING, READING, Guard
+from tools.s3_server import KEY, SECRET, S3Server
 
 READ_KEY, READ_SECRET = "dolake-read-key", "dolake-read-secret"
 ROLE = "arn:aws:iam::123456789012:role/lake"

@@ -88,7 +88,7 @@ def test_beside_a_stream_of_changes_nothing_is_named_that_is_not_so(server: Serv
     finally:
         is_over.set()
         sender.join()
-    flush(server)
+    server.flush()
     last = verified(server.home)
     assert last["position"] == server.get("/status")[1]["durablePosition"] > reports[-1]["position"]
     assert {table["table"] for table in last["tables"]} == {"default.others", "stream.items"}
@@ -103,7 +103,7 @@ def test_a_server_that_was_killed_leaves_nothing_that_differs(server: ServerProc
     server.kill()
     verified(server.home)
     server.start()
-    flush(server)
+    server.flush()
     report = verified(server.home)
     assert "default.killed" in {table["table"] for table in report["tables"]}
 
@@ -122,7 +122,7 @@ def test_a_lost_machine_comes_back_from_its_backup_and_sources_send_the_rest_aga
             return begin
 
     run(sending(0, 1_000), timeout_s=_WAIT_S)
-    flush(server)
+    server.flush()
     sender = threading.Thread(target=lambda: run(sending(1_000, 2_000), timeout_s=_WAIT_S))
     sender.start()
     manifest = take_backup(server.home, server.home / "warehouse", tmp_path / "backup")
@@ -138,7 +138,7 @@ def test_a_lost_machine_comes_back_from_its_backup_and_sources_send_the_rest_aga
     begin = run(sending(-1, 3_000), timeout_s=_WAIT_S)
     (kept,) = [end.sequence for end in manifest.streams if end.stream == "outbox"]
     assert 1_000 <= kept == begin < 2_500
-    flush(server)
+    server.flush()
     verified(server.home)
     rows = load_catalog("lake", type="rest", uri=server.url).load_table("default.kept").scan().to_arrow()
     found = dict(zip(rows["_key"].to_pylist(), rows["n"].to_pylist(), strict=True))

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.ingest import run_ingest_bench
 from dolake.errors import Unavailable
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.chaos
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,7 +18,7 @@ from typing import Any
 import botocore.session
 
 from dolake.settings import StorageSettings
-from tests.support.s3_guard import Guard
+from tools.s3_guard import Guard
 
 KEY, SECRET = "dolake-test-key", "dolake-test-secret"
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import breadth, cloud, freshness, pipeline
 from benchmarks.shop import TABLES
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
+pytestmark = pytest.mark.chaos
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"client", "java", "pipeline", "query", "server", "workers"}
@@ -66,7 +66,6 @@ def test_duckdb_sees_every_batch_some_time_after_its_ack(tmp_path: Path, disk: P
     assert set(report["cpu_s"]) == KINDS | {"reader"}
 
 
-@pytest.mark.chaos  # two Sparks, one after the other: minutes
 def test_a_lake_in_a_store_is_measured_beside_one_on_a_folder(tmp_path: Path, disk: Path) -> None:
     out = tmp_path / "cloud.json"
     load = cloud.Load(seconds=4, warm_up_s=2, rate_events_s=500, batch_events=50, burst_events=2_000, delay_ms=5)
@@ -79,7 +78,6 @@ def test_a_lake_in_a_store_is_measured_beside_one_on_a_folder(tmp_path: Path, di
         assert half["ack_to_visible"]["samples"] > 0
 
 
-@pytest.mark.chaos  # two Sparks, one after the other: minutes
 def test_updates_and_merges_leave_the_same_rows(tmp_path: Path, disk: Path) -> None:
     # In a process of its own: PySpark gives a process one session, which is that of the other tests here.
     out = tmp_path / "upsert.json"
@@ -101,7 +99,6 @@ def test_updates_and_merges_leave_the_same_rows(tmp_path: Path, disk: Path) -> N
     assert len(report["floors"]) == 3
 
 
-@pytest.mark.chaos  # it starts Spark twice
 def test_wide_tables_and_many_tables_are_published_whole(tmp_path: Path, disk: Path) -> None:
     out = tmp_path / "breadth.json"
     load = breadth.Load(seconds=2, warm_up_s=0.5, columns=40, wide_rate_events_s=50, tables=8, rate_per_table_s=5)

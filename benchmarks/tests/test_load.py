@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from benchmarks.load import SEQUENCE_FIRST, TABLES, BatchLayout, Encoding, Frame
-from benchmarks.raw_websocket import MASKED
 from dolake.wire.binary import decode_raw_batch, unpack_received
 from dolake.wire.messages import BatchMessage, CDCBatchMessage, check_events, validate_cdc_batch_message
+from tools.raw_websocket import MASKED
 
 
 def read_by_the_server(frame: Frame, layout: BatchLayout) -> CDCBatchMessage:

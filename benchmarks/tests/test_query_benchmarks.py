@@ -11,10 +11,10 @@ from benchmarks import live, query
 from benchmarks.asking import Answerer, Asker
 from benchmarks.load import LoadError
 from benchmarks.shop import TABLES
+from benchmarks.tests.test_pipeline_benchmarks import KINDS, assert_whole
 from benchmarks.workload import AGGREGATES, tiny_batches, updated_by
 from dolake.cli.child import ChildServer
 from dolake.errors import InvalidInput
-from tests.benchmarks.test_pipeline_benchmarks import KINDS, assert_whole
 
 
 @pytest.fixture
@@ -28,8 +28,7 @@ def _floor(report: dict[str, Any], name: str) -> dict[str, Any]:
     return next(floor for floor in report["floors"] if name in floor["name"])
 
 
-@pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.chaos
 def test_our_sql_and_duckdb_say_the_same_and_the_past_is_what_was_sent(tmp_path: Path, disk: Path) -> None:
     out = tmp_path / "results" / "query.json"
     load = query.Load(rows=3_500, unflushed=100, repeats=2, keys=1_000, changes=6_500)
@@ -51,8 +50,7 @@ def test_our_sql_and_duckdb_say_the_same_and_the_past_is_what_was_sent(tmp_path:
     assert len(report["floors"]) == 2 * len(query.QUESTIONS) + 4
 
 
-@pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.chaos
 def test_our_sql_shows_each_change_soon_after_its_ack_and_adds_up_as_ducklake_does(tmp_path: Path, disk: Path) -> None:
     out = tmp_path / "live.json"
     load = live.Load(
@@ -78,7 +76,7 @@ def test_our_sql_shows_each_change_soon_after_its_ack_and_adds_up_as_ducklake_do
     assert len(report["floors"]) == 9
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_question_that_fails_says_why_and_the_process_that_answers_is_known(tmp_path: Path) -> None:
     with ChildServer(tmp_path / "home", has_queries=True) as server, Asker(server) as asker:
         assert asker.row("SELECT 1 AS one, 'x' AS x") == (1, "x")

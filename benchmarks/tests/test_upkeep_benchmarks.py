@@ -17,7 +17,7 @@ import pytest
 from benchmarks import hotkeys, publishes, soak
 from benchmarks.checks import AFTER_JOB, AT_CHECK
 from benchmarks.plot import Panel, write_svg
-from tests.benchmarks.test_pipeline_benchmarks import KINDS, assert_whole
+from benchmarks.tests.test_pipeline_benchmarks import KINDS, assert_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,8 +33,7 @@ def _floor(report: dict[str, Any], name: str) -> dict[str, Any]:
     return next(floor for floor in report["floors"] if name in floor["name"])
 
 
-@pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.chaos
 def test_hot_keys_stay_in_few_files_and_are_what_was_sent(tmp_path: Path, disk: Path) -> None:
     out = tmp_path / "results" / "hotkeys.json"
     load = hotkeys.Load(seconds=25, compare_seconds=0, warm_up_s=1, check_every_s=6)
@@ -51,8 +50,7 @@ def test_hot_keys_stay_in_few_files_and_are_what_was_sent(tmp_path: Path, disk: 
         assert _floor(report, name)["met"], _floor(report, name)
 
 
-@pytest.mark.slow
-@pytest.mark.spark
+@pytest.mark.chaos
 def test_a_short_soak_leaves_the_books_right_and_nothing_for_verify_to_find(tmp_path: Path, disk: Path) -> None:
     out, plot = tmp_path / "soak.json", tmp_path / "soak.svg"
     load = soak.Load(
@@ -88,7 +86,7 @@ def test_each_batch_is_a_publish_of_its_own(tmp_path: Path, disk: Path) -> None:
     assert _floor(report, "hot: load in ms")["met"]
 
 
-@pytest.mark.chaos  # three Sparks, one after the other: minutes
+@pytest.mark.chaos
 def test_ours_lands_beside_updates_and_both_lakes_keep_their_rows(tmp_path: Path, disk: Path) -> None:
     # In a process of its own: PySpark gives a process one session, which is that of the other tests here.
     out = tmp_path / "compact.json"
@@ -105,7 +103,7 @@ def test_ours_lands_beside_updates_and_both_lakes_keep_their_rows(tmp_path: Path
     assert report["spark"]["undisturbed"]["files_before"] == 24
 
 
-@pytest.mark.chaos  # make test interrupts four other benches
+@pytest.mark.chaos
 def test_an_interrupted_bench_leaves_no_process_and_no_files(tmp_path: Path) -> None:
     script = (
         f"from pathlib import Path; from benchmarks.hotkeys import *; run_hotkeys_bench(home=Path({str(tmp_path)!r}))"

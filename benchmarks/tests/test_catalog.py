@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.catalog import COMMITTERS, Load, run_catalog_bench
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.chaos
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Load(snapshots=(10, 20), rounds=2, loads=20, listed=30, lists=2, commits_each=2, crowd=(5, 10), publishes=5)
@@ -40,7 +40,7 @@ def test_the_report_has_every_figure_with_its_floor_and_nothing_stays_behind(tmp
     assert list(disk.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_bench_leaves_no_server_and_no_files(tmp_path: Path, number: signal.Signals) -> None:
     script = (
         f"from pathlib import Path; from benchmarks.catalog import *; run_catalog_bench(home=Path({str(tmp_path)!r}))"

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 from benchmarks.meter import Meter
-from benchmarks.raw_websocket import MASKED
 from benchmarks.shop import TABLES, Shop
 from benchmarks.stream import KEY
 from dolake.wire.messages import CDCBatchMessage, CDCEvent, validate_cdc_batch_message
+from tools.raw_websocket import MASKED
 
 
 def read_by_the_server(frame: bytearray) -> CDCBatchMessage:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import WSMsgType, web
 
-from benchmarks.raw_websocket import RawWebSocketError, encode_frame, open_raw_websocket
+from tools.raw_websocket import RawWebSocketError, encode_frame, open_raw_websocket
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -6,9 +6,8 @@ import pytest
 
 from benchmarks.subscribe import Load, _wrong, run_subscribe_bench
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.chaos
 def test_every_subscriber_gets_exactly_its_changes() -> None:
     load = Load(
         subscribers=24, tables=2, rate_events_s=200, seconds=1.0, warm_up_s=0.5, batch_events=20, has_pipeline=False

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.idle import Load, run_idle_bench
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.chaos
 
 
 def test_idle_connections_are_light_and_nothing_stays_behind(tmp_path: Path) -> None:

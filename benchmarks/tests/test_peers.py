@@ -20,7 +20,7 @@ from dolake.errors import InvalidInput
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.chaos  # four systems, two of them on Spark: minutes
+@pytest.mark.chaos
 def test_every_system_does_the_same_work_and_the_report_has_what_it_cost(tmp_path: Path) -> None:
     out = tmp_path / "results" / "peers.json"
     disk = tmp_path / "disk"
@@ -56,7 +56,7 @@ def test_every_system_does_the_same_work_and_the_report_has_what_it_cost(tmp_pat
     assert list(disk.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_peer_that_takes_too_long_is_stopped_and_its_figures_are_marked_as_an_estimate(tmp_path: Path) -> None:
     report = run_peers_bench(events=2_000, batches=4, only=["pyiceberg"], peer_seconds=0, home=tmp_path)
     changes = report["systems"]["pyiceberg"]["changes"]
@@ -66,8 +66,8 @@ def test_a_peer_that_takes_too_long_is_stopped_and_its_figures_are_marked_as_an_
     assert report["floors"] == []  # ours did not run
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_bench_leaves_no_process_and_no_files(tmp_path: Path, number: signal.Signals) -> None:
     script = (
         "from pathlib import Path; from benchmarks.peers import *; "
