@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 from collections.abc import Iterator
@@ -10,12 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support.aio import bounded
 from tests.support.order import longest_first
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.s3 import S3Server, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# By mark, instead of `timeout` in pyproject.toml. A test takes much less: only one that hangs is ended.
+_TIMEOUTS_S = {"chaos": 3600, "spark": 900, "slow": 900}
 
 # No example has to be quick: how long one takes says more about what else the machine is doing.
 settings.register_profile("patient", deadline=None)
@@ -32,7 +37,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Only where workers share the files; who runs one process wants the quick tests first."""
+    """Set each test's timeout. Sort only where workers share the files: in one process the quick tests come first."""
+    for item in items:
+        longest_s = max((limit for mark, limit in _TIMEOUTS_S.items() if item.get_closest_marker(mark)), default=None)
+        if longest_s and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(longest_s))
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = bounded(item.obj)
     if hasattr(config, "workerinput"):
         items[:] = longest_first(items)
 
