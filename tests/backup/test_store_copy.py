@@ -22,7 +22,6 @@ from dolake.journal.embedded import EmbeddedJournal
 from dolake.positions import Position
 from dolake.settings import CatalogSettings
 from dolake.storage.s3 import S3Storage
-from tests.support.aio import asynchronous
 from tests.support.disk import Clock
 from tests.support.journals import SOURCE, batch_of, fill, keep, opened, sequences_in
 from tools.s3_server import S3Server
@@ -96,7 +95,6 @@ def recovered(storage: S3Storage, home: Path) -> Path:
     return home
 
 
-@asynchronous
 async def test_every_durable_change_comes_back_and_streams_go_on_where_they_were(
     tmp_path: Path, storage: S3Storage
 ) -> None:
@@ -118,7 +116,6 @@ async def test_every_durable_change_comes_back_and_streams_go_on_where_they_were
         assert catalog.find(_ORDERS, "table").metadata_location.endswith("00003.metadata.json")
 
 
-@asynchronous
 async def test_what_is_published_after_the_copy_is_not_in_its_catalog_nor_in_the_hint(
     tmp_path: Path, storage: S3Storage
 ) -> None:
@@ -133,7 +130,6 @@ async def test_what_is_published_after_the_copy_is_not_in_its_catalog_nor_in_the
     assert storage.read(f"{storage.root}/default/orders/metadata/version-hint.text") == b"00002"
 
 
-@asynchronous
 async def test_a_publish_during_the_copy_leaves_no_gap(
     tmp_path: Path, storage: S3Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +151,6 @@ async def test_a_publish_during_the_copy_leaves_no_gap(
         assert copy.published <= copy.position == 9
 
 
-@asynchronous
 async def test_a_round_without_news_writes_nothing_and_one_with_news_removes_what_is_needless(
     tmp_path: Path, storage: S3Storage, s3: S3Server
 ) -> None:
@@ -173,7 +168,6 @@ async def test_a_round_without_news_writes_nothing_and_one_with_news_removes_wha
         assert there == {"copy.json", copy.home.name, copy.segments[0].file.name}
 
 
-@asynchronous
 async def test_a_journal_of_which_all_was_published_and_removed_still_knows_its_streams(
     tmp_path: Path, storage: S3Storage
 ) -> None:
@@ -189,7 +183,6 @@ async def test_a_journal_of_which_all_was_published_and_removed_still_knows_its_
         assert (journal.durable, journal.point(SOURCE).sequence) == (4, 4)
 
 
-@asynchronous
 async def test_a_restarted_server_goes_on_and_the_one_before_it_stops(tmp_path: Path, storage: S3Storage) -> None:
     async with machine(tmp_path / "home", storage) as first:
         await keep(first.journal, batch_of(1, 4))
@@ -204,7 +197,6 @@ async def test_a_restarted_server_goes_on_and_the_one_before_it_stops(tmp_path: 
             old_copy.bring_up_to_now()
 
 
-@asynchronous
 async def test_the_copy_of_another_lake_is_never_touched(tmp_path: Path, storage: S3Storage) -> None:
     async with machine(tmp_path / "lost", storage) as lost:
         await keep(lost.journal, batch_of(1, 4))
@@ -216,7 +208,6 @@ async def test_the_copy_of_another_lake_is_never_touched(tmp_path: Path, storage
     assert find_copy(storage) == before
 
 
-@asynchronous
 async def test_a_recovery_that_stops_half_way_leaves_no_lake_and_goes_on_when_it_is_run_again(
     tmp_path: Path, storage: S3Storage
 ) -> None:

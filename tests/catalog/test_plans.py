@@ -16,7 +16,6 @@ from dolake.catalog.plans import Plans
 from dolake.catalog.scans import PlanTask, Scan, read_task
 from dolake.errors import Unavailable
 from dolake.settings import CatalogSettings
-from tests.support.aio import asynchronous
 
 SCAN, ME = Scan(1, 0), ("me", "table")
 MIB = 1024 * 1024
@@ -32,7 +31,6 @@ def endless(may_go_on: Callable[[], None]) -> list[bytes]:
         time.sleep(0.001)
 
 
-@asynchronous
 async def test_a_plan_is_its_owners_alone() -> None:
     plans = Plans(CatalogSettings(), lambda: 0)
     plan = plans.begin(ME, SCAN, of_size(3))
@@ -43,7 +41,6 @@ async def test_a_plan_is_its_owners_alone() -> None:
     await plans.close()
 
 
-@asynchronous
 async def test_the_longest_unused_plans_make_room() -> None:
     plans = Plans(CatalogSettings(plan_memory_max_bytes=2 * MIB), lambda: 0)
     made = []
@@ -56,7 +53,6 @@ async def test_the_longest_unused_plans_make_room() -> None:
     await plans.close()
 
 
-@asynchronous
 async def test_a_plan_that_nobody_used_for_ten_minutes_is_forgotten() -> None:
     now_ms = [0]
     plans = Plans(CatalogSettings(), lambda: now_ms[0])
@@ -70,7 +66,6 @@ async def test_a_plan_that_nobody_used_for_ten_minutes_is_forgotten() -> None:
     await plans.close()
 
 
-@asynchronous
 async def test_planning_ends_when_it_is_cancelled_or_takes_too_long() -> None:
     plans = Plans(CatalogSettings(plan_timeout_ms=50), lambda: 0)
     slow = plans.begin(ME, SCAN, endless)
@@ -91,7 +86,6 @@ async def test_planning_ends_when_it_is_cancelled_or_takes_too_long() -> None:
     await plans.close()  # does not wait for what would not end
 
 
-@asynchronous
 async def test_more_plans_at_once_than_can_be_made_are_refused() -> None:
     plans, go_on = Plans(CatalogSettings(), lambda: 0), threading.Event()
 

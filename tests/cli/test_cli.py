@@ -283,16 +283,12 @@ def test_repair_keeps_everything_that_is_intact_and_the_server_starts_again(home
     assert command("journal", "check", "--home", home).exit_code == 0
 
 
-def test_repair_of_an_intact_journal_changes_no_batch(home: Path) -> None:
+async def test_repair_of_an_intact_journal_changes_no_batch(home: Path) -> None:
     answer = command("journal", "repair", "--home", home, "--yes")
     assert answer.exit_code == 0
     assert "no damaged record was found" in answer.stdout
-
-    async def story() -> list[int]:
-        async with opened(home / "journal") as journal:
-            return sequences_in(journal.read())
-
-    assert run(story()) == list(range(1, 31))
+    async with opened(home / "journal") as journal:
+        assert sequences_in(journal.read()) == list(range(1, 31))
 
 
 def test_repair_is_refused_while_a_server_runs(home: Path) -> None:

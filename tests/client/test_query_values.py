@@ -21,7 +21,6 @@ from dolake.client import QueryResult, Row, connect
 from dolake.client.rows import layout_of
 from dolake.client.values import reader_of
 from dolake.query.results import Answer, arrow_pieces, json_pieces
-from tests.support.aio import run
 from tests.support.answering_lake import answering_lake, arrow_answer, plain_answer
 
 KINDS: list[tuple[str, Any]] = [
@@ -78,35 +77,36 @@ def encoded(sql: str) -> tuple[bytes, bytes]:
     return b"".join(json_pieces(*answered())), b"".join(arrow_pieces(*answered(), table.schema))
 
 
-def asked(json_body: bytes, arrow_body: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[QueryResult, QueryResult]:
+async def asked(
+    json_body: bytes, arrow_body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> tuple[QueryResult, QueryResult]:
     """What the client makes of both, over a real connection, with pyarrow and without."""
 
-    async def story() -> tuple[QueryResult, QueryResult]:
-        answers = {"POST /v1/query": arrow_answer(arrow_body)}
-        async with answering_lake(answers) as lake:
-            by_arrow = await connect(lake.url).query("SELECT 1")
-            lake.answers["POST /v1/query"] = plain_answer(msgspec.json.decode(json_body))
-            with monkeypatch.context() as without:
-                without.setitem(sys.modules, "pyarrow", None)
-                by_json = await connect(lake.url).query("SELECT 1")
-            assert [body["format"] for body in lake.bodies()] == ["arrow", "json"]
-            return by_json, by_arrow
-
-    return run(story())
+    answers = {"POST /v1/query": arrow_answer(arrow_body)}
+    async with answering_lake(answers) as lake:
+        by_arrow = await connect(lake.url).query("SELECT 1")
+        lake.answers["POST /v1/query"] = plain_answer(msgspec.json.decode(json_body))
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "pyarrow", None)
+            by_json = await connect(lake.url).query("SELECT 1")
+        assert [body["format"] for body in lake.bodies()] == ["arrow", "json"]
+        return by_json, by_arrow
 
 
 @pytest.mark.parametrize(("sql", "value"), KINDS, ids=[sql for sql, _ in KINDS])
-def test_a_value_is_the_same_from_json_and_from_arrow(sql: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for result in asked(*encoded(f"SELECT {sql} AS v, NULL AS nothing"), monkeypatch):
+async def test_a_value_is_the_same_from_json_and_from_arrow(
+    sql: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for result in await asked(*encoded(f"SELECT {sql} AS v, NULL AS nothing"), monkeypatch):
         (found, nothing) = result.rows[0]
         assert (found, type(found), nothing) == (value, type(value), None)
         if isinstance(found, datetime) and found.tzinfo:
             assert found.tzinfo is UTC
 
 
-def test_both_answers_have_the_same_columns_rows_and_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_both_answers_have_the_same_columns_rows_and_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     sql = "SELECT i AS id, i * 1.5 AS total, 'a' AS a, 'b' AS a FROM range(2500) AS t(i)"
-    by_json, by_arrow = asked(*encoded(sql), monkeypatch)
+    by_json, by_arrow = await asked(*encoded(sql), monkeypatch)
     assert by_json.rows == by_arrow.rows[: len(by_json)]
     assert len(by_json) == len(by_arrow) == 1000
     assert by_json.truncated
@@ -175,12 +175,12 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are() -> None:
 # --- whole answers ---------------------------------------------------------------------------------------------------
 
 
-def results(monkeypatch: pytest.MonkeyPatch) -> Sequence[QueryResult]:
-    return asked(*encoded("SELECT i AS n, i::DECIMAL(5, 1) AS d FROM range(3) AS t(i) ORDER BY i"), monkeypatch)
+async def results(monkeypatch: pytest.MonkeyPatch) -> Sequence[QueryResult]:
+    return await asked(*encoded("SELECT i AS n, i::DECIMAL(5, 1) AS d FROM range(3) AS t(i) ORDER BY i"), monkeypatch)
 
 
-def test_an_answer_is_a_list_of_rows_with_shortcuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for result in results(monkeypatch):
+async def test_an_answer_is_a_list_of_rows_with_shortcuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for result in await results(monkeypatch):
         assert [row.n for row in result] == [0, 1, 2]
         assert (len(result), result.scalar()) == (3, 0)
         assert result.first() == {"n": 0, "d": Decimal("0.0")}
@@ -188,8 +188,8 @@ def test_an_answer_is_a_list_of_rows_with_shortcuts(monkeypatch: pytest.MonkeyPa
         assert result.rows is result.rows
 
 
-def test_an_answer_becomes_an_arrow_table_or_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_json, by_arrow = results(monkeypatch)
+async def test_an_answer_becomes_an_arrow_table_or_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_json, by_arrow = await results(monkeypatch)
     table = by_arrow.to_arrow()
     assert table.schema == pa.schema({"n": pa.int64(), "d": pa.decimal128(5, 1)})
     assert table.schema.metadata is None
@@ -197,21 +197,21 @@ def test_an_answer_becomes_an_arrow_table_or_says_what_is_missing(monkeypatch: p
         by_json.to_arrow()
 
 
-def test_an_answer_becomes_a_polars_frame_with_or_without_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    for result in results(monkeypatch):
+async def test_an_answer_becomes_a_polars_frame_with_or_without_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for result in await results(monkeypatch):
         frame = result.to_polars()
         assert isinstance(frame, polars.DataFrame)
         assert frame["n"].to_list() == [0, 1, 2]
         assert frame["d"].sum() == Decimal("3.0")
 
 
-def test_lengths_of_time_become_durations_in_polars(monkeypatch: pytest.MonkeyPatch) -> None:
-    for result in asked(*encoded("SELECT INTERVAL '36 hours' AS i"), monkeypatch):
+async def test_lengths_of_time_become_durations_in_polars(monkeypatch: pytest.MonkeyPatch) -> None:
+    for result in await asked(*encoded("SELECT INTERVAL '36 hours' AS i"), monkeypatch):
         assert result.to_polars()["i"].to_list() == [timedelta(hours=36)]
 
 
-def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, result = results(monkeypatch)
+async def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, result = await results(monkeypatch)
     for name in ("pandas", "polars"):
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(errors.DoLakeError, match=f"needs {name}.*pip install {name}"):

@@ -22,7 +22,6 @@ from dolake.doctor.software import check_software
 from dolake.pipeline import classes
 from dolake.pipeline.java import find_java
 from dolake.settings import JournalSettings, PipelineSettings, ServerSettings, Settings
-from tests.support.aio import run
 from tests.support.journals import batch_of, keep, opened
 
 NOWHERE = {"PATH": "", "DOLAKE_CACHE": "/nowhere"}
@@ -131,13 +130,11 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
     assert not one(iter(looked_at()), "memory").found.startswith("256.0 MiB")
 
 
-def test_a_clock_behind_the_journal_is_said(tmp_path: Path) -> None:
-    async def write() -> None:
-        async with opened(tmp_path / "journal", clock=lambda: 5_000) as journal:
-            await keep(journal, batch_of(1, 3))
+async def test_a_clock_behind_the_journal_is_said(tmp_path: Path) -> None:
 
     assert newest_ms(tmp_path) == 0
-    run(write())
+    async with opened(tmp_path / "journal", clock=lambda: 5_000) as journal:
+        await keep(journal, batch_of(1, 3))
     found = one(iter(looked_at(newest=newest_ms(tmp_path), now=2_000)), "clock")
     assert found.level == "warning"
     assert "3.0 s behind" in found.found

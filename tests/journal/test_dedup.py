@@ -209,46 +209,36 @@ def test_streams_and_epochs_are_remembered_apart_and_forgotten_when_silent() -> 
 # --- with a journal --------------------------------------------------------------------------------------------------
 
 
-def test_with_deduplication_off_everything_is_written(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with opened(tmp_path) as journal:
-            journal.is_deduplicating = False
-            assert [answer.change_count for answer in await keep(journal, batch_of(1, 2), batch_of(1, 2))] == [2, 2]
-            assert sequences_in(journal.read(START)) == [1, 2, 1, 2]
-
-    run(story())
+async def test_with_deduplication_off_everything_is_written(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        journal.is_deduplicating = False
+        assert [answer.change_count for answer in await keep(journal, batch_of(1, 2), batch_of(1, 2))] == [2, 2]
+        assert sequences_in(journal.read(START)) == [1, 2, 1, 2]
 
 
-def test_content_in_a_segment_that_is_kept_is_compared_although_the_one_before_it_is_gone(tmp_path: Path) -> None:
+async def test_content_in_a_segment_that_is_kept_is_compared_although_the_one_before_it_is_gone(tmp_path: Path) -> None:
     tight = JournalSettings(size_max_bytes=4 * 65536, segment_size_bytes=65536, group_size_max_bytes=65536)
-
-    async def story() -> None:
-        async with opened(tmp_path, settings=tight) as journal:
-            journal.register("pipeline", START)
-            last = await fill(journal, 2)
-            journal.release("pipeline", last)
-            oldest = journal.oldest
-            assert oldest > 0, "more than half full: what is released goes before the window is over"
-            assert (await keep(journal, batch_of(1, 1, value="its content is gone")))[0].duplicate_count == 1
-            for at in range(oldest + 1, last + 1):
-                with pytest.raises(InvalidSequence):
-                    await journal.append(batch_of(at, at, value="changed"))
-
-    run(story())
+    async with opened(tmp_path, settings=tight) as journal:
+        journal.register("pipeline", START)
+        last = await fill(journal, 2)
+        journal.release("pipeline", last)
+        oldest = journal.oldest
+        assert oldest > 0, "more than half full: what is released goes before the window is over"
+        assert (await keep(journal, batch_of(1, 1, value="its content is gone")))[0].duplicate_count == 1
+        for at in range(oldest + 1, last + 1):
+            with pytest.raises(InvalidSequence):
+                await journal.append(batch_of(at, at, value="changed"))
 
 
-def test_a_retry_of_thousands_of_batches_is_compared_with_all_of_them(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with opened(tmp_path) as journal:
-            tickets = [await journal.append(batch_of(at, at)) for at in range(1, 1501)]
-            await tickets[-1].wait()
-            assert (await keep(journal, batch_of(1, 1500)))[0].duplicate_count == 1500
-            message = json.loads(batch_of(1, 1500).payload)
-            message["events"][1234]["after"]["value"] = "changed"
-            with pytest.raises(InvalidSequence, match="sequence 1235 "):
-                await journal.append(replace(batch_of(1, 1500), payload=json.dumps(message).encode()))
-
-    run(story())
+async def test_a_retry_of_thousands_of_batches_is_compared_with_all_of_them(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        tickets = [await journal.append(batch_of(at, at)) for at in range(1, 1501)]
+        await tickets[-1].wait()
+        assert (await keep(journal, batch_of(1, 1500)))[0].duplicate_count == 1500
+        message = json.loads(batch_of(1, 1500).payload)
+        message["events"][1234]["after"]["value"] = "changed"
+        with pytest.raises(InvalidSequence, match="sequence 1235 "):
+            await journal.append(replace(batch_of(1, 1500), payload=json.dumps(message).encode()))
 
 
 # --- any interleaving, against a model -------------------------------------------------------------------------------

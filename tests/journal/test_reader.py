@@ -26,7 +26,7 @@ from dolake.journal.mark import FILE_NAME, MarkFile
 from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record
 from dolake.positions import START
-from tests.support.aio import run, until
+from tests.support.aio import until
 from tests.support.disk import Clock
 from tests.support.journals import (
     SMALL,
@@ -51,16 +51,12 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(bytes(data))
 
 
-def write_journal(directory: Path, segment_count: int) -> int:
+async def write_journal(directory: Path, segment_count: int) -> int:
     """A closed journal with this many segments of one change a batch; the last sequence."""
-
-    async def story() -> int:
-        async with opened(directory) as journal:
-            last = await fill(journal, segment_count - 1)
-            await keep(journal, batch_of(last + 1, last + 1))
-            return last + 1
-
-    return run(story())
+    async with opened(directory) as journal:
+        last = await fill(journal, segment_count - 1)
+        await keep(journal, batch_of(last + 1, last + 1))
+        return last + 1
 
 
 def test_a_reader_needs_a_journal(tmp_path: Path) -> None:
@@ -68,70 +64,58 @@ def test_a_reader_needs_a_journal(tmp_path: Path) -> None:
         JournalReader(tmp_path)
 
 
-def test_a_journal_without_changes_yields_none(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with opened(tmp_path):
-            with JournalReader(tmp_path) as reader:
-                assert list(reader.read(START)) == []
-                assert reader.durable() == reader.oldest() == START
-
-    run(story())
+async def test_a_journal_without_changes_yields_none(tmp_path: Path) -> None:
+    async with opened(tmp_path):
+        with JournalReader(tmp_path) as reader:
+            assert list(reader.read(START)) == []
+            assert reader.durable() == reader.oldest() == START
 
 
-def test_a_reader_beside_the_writer_sees_a_batch_from_the_moment_it_is_acknowledged(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with opened(tmp_path) as journal:
-            with JournalReader(tmp_path) as reader:
-                for at in range(1, 30):
-                    await keep(journal, batch_of(at, at, pad=9_000))
-                    assert reader.durable() == at
-                    assert sequences_in(reader.read(at - 1)) == [at]
-                assert journal.segment_count > 3
-                assert sequences_in(reader.read(START)) == list(range(1, 30))
-
-    run(story())
+async def test_a_reader_beside_the_writer_sees_a_batch_from_the_moment_it_is_acknowledged(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        with JournalReader(tmp_path) as reader:
+            for at in range(1, 30):
+                await keep(journal, batch_of(at, at, pad=9_000))
+                assert reader.durable() == at
+                assert sequences_in(reader.read(at - 1)) == [at]
+            assert journal.segment_count > 3
+            assert sequences_in(reader.read(START)) == list(range(1, 30))
 
 
-def test_written_but_not_yet_synced_bytes_are_not_read(tmp_path: Path) -> None:
-    async def story() -> None:
-        disk = GatedDisk()
-        async with opened(tmp_path, disk=disk) as journal:
-            await keep(journal, batch_of(1, 2))
-            disk.hold()
-            ticket = await journal.append(batch_of(3, 4))
-            await until(lambda: disk.arrived_count == 1)
-            with JournalReader(tmp_path) as reader:
-                assert reader.durable() == 2
-                assert sequences_in(reader.read(START)) == [1, 2]
-                disk.let_go()
-                await ticket.wait()
-                assert sequences_in(reader.read(START)) == [1, 2, 3, 4]
-
-    run(story())
+async def test_written_but_not_yet_synced_bytes_are_not_read(tmp_path: Path) -> None:
+    disk = GatedDisk()
+    async with opened(tmp_path, disk=disk) as journal:
+        await keep(journal, batch_of(1, 2))
+        disk.hold()
+        ticket = await journal.append(batch_of(3, 4))
+        await until(lambda: disk.arrived_count == 1)
+        with JournalReader(tmp_path) as reader:
+            assert reader.durable() == 2
+            assert sequences_in(reader.read(START)) == [1, 2]
+            disk.let_go()
+            await ticket.wait()
+            assert sequences_in(reader.read(START)) == [1, 2, 3, 4]
 
 
-def test_a_read_ends_where_the_journal_ended_when_it_began(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with opened(tmp_path) as journal:
-            await keep(journal, batch_of(1, 1), batch_of(2, 2))
-            records = journal.read(START)
-            first = next(records)
-            await fill(journal, 2, first=3)
-            assert sequences_in([first, *records]) == [1, 2]
-
-    run(story())
+async def test_a_read_ends_where_the_journal_ended_when_it_began(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        await keep(journal, batch_of(1, 1), batch_of(2, 2))
+        records = journal.read(START)
+        first = next(records)
+        await fill(journal, 2, first=3)
+        assert sequences_in([first, *records]) == [1, 2]
 
 
-def test_reading_goes_on_across_segments_from_any_position(tmp_path: Path) -> None:
-    last = write_journal(tmp_path, 4)
+async def test_reading_goes_on_across_segments_from_any_position(tmp_path: Path) -> None:
+    last = await write_journal(tmp_path, 4)
     with JournalReader(tmp_path) as reader:
         for start in range(last + 1):
             assert sequences_in(reader.read(start)) == list(range(start + 1, last + 1))
             assert sequences_in(reader.read(START, start)) == list(range(1, start + 1))
 
 
-def test_a_place_seen_before_is_found_by_segment_and_byte(tmp_path: Path) -> None:
-    last = write_journal(tmp_path, 3)
+async def test_a_place_seen_before_is_found_by_segment_and_byte(tmp_path: Path) -> None:
+    last = await write_journal(tmp_path, 3)
     with JournalReader(tmp_path) as reader:
         for base in segment.list_bases(tmp_path):
             assert sequences_in(reader.read_at(base, segment.HEADER_SIZE, last)) == list(range(base + 1, last + 1))
@@ -140,8 +124,8 @@ def test_a_place_seen_before_is_found_by_segment_and_byte(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("which", [0, 1, -1], ids=["oldest", "middle", "newest"])
 @pytest.mark.parametrize("where", ["checkpoint", "record", "last byte"])
-def test_damage_is_never_skipped_in_silence(tmp_path: Path, which: int, where: str) -> None:
-    last = write_journal(tmp_path, 4)
+async def test_damage_is_never_skipped_in_silence(tmp_path: Path, which: int, where: str) -> None:
+    last = await write_journal(tmp_path, 4)
     path = segments_of(tmp_path)[which]
     size = path.stat().st_size
     with JournalReader(tmp_path) as reader:
@@ -153,41 +137,37 @@ def test_damage_is_never_skipped_in_silence(tmp_path: Path, which: int, where: s
 
 
 @pytest.mark.parametrize("which", [0, 1, -1], ids=["oldest", "middle", "newest"])
-def test_a_missing_segment_is_never_skipped_in_silence(tmp_path: Path, which: int) -> None:
-    write_journal(tmp_path, 4)
+async def test_a_missing_segment_is_never_skipped_in_silence(tmp_path: Path, which: int) -> None:
+    await write_journal(tmp_path, 4)
     segments_of(tmp_path)[which].unlink()
     with JournalReader(tmp_path) as reader, pytest.raises((Damaged, NotFound)):
         list(reader.read(START))
 
 
-def test_a_newest_segment_that_is_gone_is_damage_also_for_who_begins_there(tmp_path: Path) -> None:
+async def test_a_newest_segment_that_is_gone_is_damage_also_for_who_begins_there(tmp_path: Path) -> None:
     """Only the oldest go by right."""
-    write_journal(tmp_path, 4)
+    await write_journal(tmp_path, 4)
     newest = segments_of(tmp_path)[-1]
     newest.unlink()
     with JournalReader(tmp_path) as reader, pytest.raises(Damaged):
         list(reader.read(int(newest.stem)))
 
 
-def test_a_reader_that_fell_behind_what_is_kept_is_told_so(tmp_path: Path) -> None:
+async def test_a_reader_that_fell_behind_what_is_kept_is_told_so(tmp_path: Path) -> None:
     """It is slow, not the journal damaged: nobody should be sent to look for a broken disk."""
-
-    async def story() -> None:
-        clock = Clock()
-        async with opened(tmp_path, clock=clock) as journal:
-            journal.register("pipeline", START)
-            last = await fill(journal, 5)
-            with JournalReader(tmp_path) as reader:
-                records = reader.read(START)
-                next(records)
-                clock.move(WINDOW_MS + 1)
-                journal.release("pipeline", last)
-                with pytest.raises(NotFound):
-                    list(records)
-                assert reader.oldest() == journal.oldest > 0
-                assert sequences_in(reader.read(reader.oldest())) == list(range(reader.oldest() + 1, last + 1))
-
-    run(story())
+    clock = Clock()
+    async with opened(tmp_path, clock=clock) as journal:
+        journal.register("pipeline", START)
+        last = await fill(journal, 5)
+        with JournalReader(tmp_path) as reader:
+            records = reader.read(START)
+            next(records)
+            clock.move(WINDOW_MS + 1)
+            journal.release("pipeline", last)
+            with pytest.raises(NotFound):
+                list(records)
+            assert reader.oldest() == journal.oldest > 0
+            assert sequences_in(reader.read(reader.oldest())) == list(range(reader.oldest() + 1, last + 1))
 
 
 def limited(reader: JournalReader, start: int, count: int) -> list[Record]:
@@ -200,44 +180,38 @@ def limited(reader: JournalReader, start: int, count: int) -> list[Record]:
     return found
 
 
-def test_a_follower_waits_for_what_comes_next(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with opened(tmp_path) as journal:
-            await keep(journal, batch_of(1, 2))
-            with JournalReader(tmp_path) as reader:
-                async with asyncio.TaskGroup() as tasks:
-                    following = tasks.create_task(asyncio.to_thread(limited, reader, START, 25))
-                    for at in range(3, 27):
-                        await keep(journal, batch_of(at, at, pad=9_000))
-                assert sequences_in(following.result()) == list(range(1, 27))
-
-    run(story())
+async def test_a_follower_waits_for_what_comes_next(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        await keep(journal, batch_of(1, 2))
+        with JournalReader(tmp_path) as reader:
+            async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(asyncio.to_thread(limited, reader, START, 25))
+                for at in range(3, 27):
+                    await keep(journal, batch_of(at, at, pad=9_000))
+            assert sequences_in(following.result()) == list(range(1, 27))
 
 
-def test_a_follower_stops_when_it_is_told_to(tmp_path: Path) -> None:
-    write_journal(tmp_path, 1)
+async def test_a_follower_stops_when_it_is_told_to(tmp_path: Path) -> None:
+    await write_journal(tmp_path, 1)
     with JournalReader(tmp_path) as reader:
         answers = iter([False, False, False, True])
         assert sequences_in(reader.follow(START, poll_ms=1, is_stopped=lambda: next(answers))) == [1]
 
 
-def test_a_follower_follows_into_the_next_life_of_the_journal(tmp_path: Path) -> None:
-    async def story() -> None:
+async def test_a_follower_follows_into_the_next_life_of_the_journal(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        await keep(journal, batch_of(1, 2))
+    with JournalReader(tmp_path) as reader:
+        assert sequences_in(reader.read(START)) == [1, 2]
         async with opened(tmp_path) as journal:
-            await keep(journal, batch_of(1, 2))
-        with JournalReader(tmp_path) as reader:
-            assert sequences_in(reader.read(START)) == [1, 2]
-            async with opened(tmp_path) as journal:
-                await fill(journal, 1, first=3)
-                assert sequences_in(reader.read(START))[:3] == [1, 2, 3]
-                assert reader.durable() == journal.durable
-
-    run(story())
+            await fill(journal, 1, first=3)
+            assert sequences_in(reader.read(START))[:3] == [1, 2, 3]
+            assert reader.durable() == journal.durable
 
 
-def test_a_mark_that_is_being_written_is_read_again(tmp_path: Path) -> None:
+async def test_a_mark_that_is_being_written_is_read_again(tmp_path: Path) -> None:
     """Else a reader between two syncs would think for a moment that the journal is empty or shorter than it was."""
-    write_journal(tmp_path, 1)
+    await write_journal(tmp_path, 1)
     file = MarkFile(tmp_path, writable=False)
     whole = (tmp_path / FILE_NAME).read_bytes()
     torn = b"\xff" * len(whole)
@@ -287,7 +261,7 @@ def read_lines(stream: IO[bytes], is_enough: Callable[[list[str]], bool]) -> lis
 
 
 @pytest.mark.slow
-def test_a_follower_in_another_process_sees_exactly_what_survives_kill_9(tmp_path: Path) -> None:
+async def test_a_follower_in_another_process_sees_exactly_what_survives_kill_9(tmp_path: Path) -> None:
     """It checks by itself that no record lies beyond the mark; here we check that none of them was taken back."""
     acknowledged = 0
     with process("write", tmp_path) as (_, stream):
@@ -300,22 +274,18 @@ def test_a_follower_in_another_process_sees_exactly_what_survives_kill_9(tmp_pat
                 lines += [line.decode().strip() for line in stream.readlines() if line.endswith(b"\n")]
                 acknowledged = int(lines[-1])
             image = copy_files(tmp_path, tmp_path / f"after-{acknowledged}")
-            assert journal_lines(image)[1] >= acknowledged
-        kept, durable = journal_lines(tmp_path)
+            assert (await journal_lines(image))[1] >= acknowledged
+        kept, durable = await journal_lines(tmp_path)
         assert durable >= acknowledged
         seen = read_lines(followed, lambda lines: bool(lines) and int(lines[-1].split()[1]) >= durable)
     assert seen == kept
     assert [int(line.split()[2]) for line in kept] == list(range(1, len(kept) + 1))
 
 
-def journal_lines(directory: Path) -> tuple[list[str], int]:
+async def journal_lines(directory: Path) -> tuple[list[str], int]:
     """What is there after recovery."""
-
-    async def story() -> tuple[list[str], int]:
-        async with opened(directory, settings=LARGE) as journal:
-            return [line_of(record) for record in journal.read(START)], journal.durable
-
-    return run(story())
+    async with opened(directory, settings=LARGE) as journal:
+        return [line_of(record) for record in journal.read(START)], journal.durable
 
 
 async def write_forever(directory: Path) -> None:

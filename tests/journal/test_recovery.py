@@ -233,191 +233,166 @@ def test_a_flipped_byte_in_a_record_with_synced_ones_behind_it_is_damage_even_wi
 # --- stories ---------------------------------------------------------------------------------------------------------
 
 
-def reads(directory: Path) -> list[int]:
-    async def story() -> list[int]:
-        async with opened(directory) as journal:
-            return sequences_in(journal.read(START))
-
-    return run(story())
+async def reads(directory: Path) -> list[int]:
+    async with opened(directory) as journal:
+        return sequences_in(journal.read(START))
 
 
-def build(directory: Path, segment_count: int = 1) -> list[int]:
+async def build(directory: Path, segment_count: int = 1) -> list[int]:
     """A closed journal; the sequences in it."""
-
-    async def story() -> list[int]:
-        async with opened(directory) as journal:
-            last = await fill(journal, segment_count - 1)
-            await keep(journal, *[batch_of(at, at, number=at) for at in range(last + 1, last + 4)])
-            return sequences_in(journal.read(START))
-
-    return run(story())
+    async with opened(directory) as journal:
+        last = await fill(journal, segment_count - 1)
+        await keep(journal, *[batch_of(at, at, number=at) for at in range(last + 1, last + 4)])
+        return sequences_in(journal.read(START))
 
 
-def test_an_empty_directory_becomes_a_journal(tmp_path: Path) -> None:
-    assert reads(tmp_path / "new" / "journal") == []
-    assert reads(tmp_path / "new" / "journal") == []
+async def test_an_empty_directory_becomes_a_journal(tmp_path: Path) -> None:
+    assert await reads(tmp_path / "new" / "journal") == []
+    assert await reads(tmp_path / "new" / "journal") == []
 
 
-def test_a_journal_whose_first_start_was_killed_begins_again(tmp_path: Path) -> None:
+async def test_a_journal_whose_first_start_was_killed_begins_again(tmp_path: Path) -> None:
     for name, size in ((FILE_NAME, 0), (FILE_NAME, 4096), ("next.tmp", 65536), ("consumers.json.tmp", 3)):
         (tmp_path / name).write_bytes(bytes(size))
-        assert reads(tmp_path) == []
+        assert await reads(tmp_path) == []
         for path in tmp_path.iterdir():
             path.unlink()
 
 
-def test_leftovers_of_files_in_the_making_are_removed(tmp_path: Path) -> None:
-    kept = build(tmp_path)
+async def test_leftovers_of_files_in_the_making_are_removed(tmp_path: Path) -> None:
+    kept = await build(tmp_path)
     (tmp_path / "next.tmp").write_bytes(b"half a segment")
-    assert reads(tmp_path) == kept
+    assert await reads(tmp_path) == kept
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_a_journal_without_its_mark_is_found_from_its_records(tmp_path: Path) -> None:
-    kept = build(tmp_path, 3)
+async def test_a_journal_without_its_mark_is_found_from_its_records(tmp_path: Path) -> None:
+    kept = await build(tmp_path, 3)
     (tmp_path / FILE_NAME).unlink()
-    assert reads(tmp_path) == kept
+    assert await reads(tmp_path) == kept
 
 
-def test_an_older_mark_is_no_limit_for_what_is_kept(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with opened(tmp_path) as journal:
-            await keep(journal, batch_of(1, 1))
-            old = (tmp_path / FILE_NAME).read_bytes()
-            last = await fill(journal, 2, first=2)
-        (tmp_path / FILE_NAME).write_bytes(old)
-        async with opened(tmp_path) as journal:
-            assert sequences_in(journal.read(START)) == list(range(1, last + 1))
-
-    run(story())
+async def test_an_older_mark_is_no_limit_for_what_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        await keep(journal, batch_of(1, 1))
+        old = (tmp_path / FILE_NAME).read_bytes()
+        last = await fill(journal, 2, first=2)
+    (tmp_path / FILE_NAME).write_bytes(old)
+    async with opened(tmp_path) as journal:
+        assert sequences_in(journal.read(START)) == list(range(1, last + 1))
 
 
-def test_a_mark_of_another_journal_says_nothing(tmp_path: Path) -> None:
-    build(tmp_path / "long", 2)
-    kept = build(tmp_path / "short")
+async def test_a_mark_of_another_journal_says_nothing(tmp_path: Path) -> None:
+    await build(tmp_path / "long", 2)
+    kept = await build(tmp_path / "short")
     (tmp_path / "short" / FILE_NAME).write_bytes((tmp_path / "long" / FILE_NAME).read_bytes())
-    assert reads(tmp_path / "short") == kept
+    assert await reads(tmp_path / "short") == kept
 
 
-def test_a_segment_of_another_journal_is_damage(tmp_path: Path) -> None:
-    build(tmp_path / "a", 2)
-    build(tmp_path / "b", 2)
+async def test_a_segment_of_another_journal_is_damage(tmp_path: Path) -> None:
+    await build(tmp_path / "a", 2)
+    await build(tmp_path / "b", 2)
     first = segments_of(tmp_path / "a")[0]
     first.write_bytes((tmp_path / "b" / first.name).read_bytes())
     with pytest.raises(Damaged, match="belongs to another journal"):
-        reads(tmp_path / "a")
+        await reads(tmp_path / "a")
 
 
 @pytest.mark.parametrize("which", [1, -1], ids=["middle", "newest"])
-def test_a_missing_segment_is_damage(tmp_path: Path, which: int) -> None:
-    build(tmp_path, 4)
+async def test_a_missing_segment_is_damage(tmp_path: Path, which: int) -> None:
+    await build(tmp_path, 4)
     segments_of(tmp_path)[which].unlink()
     with pytest.raises(Damaged, match=r"segment at byte \d+"):
-        reads(tmp_path)
+        await reads(tmp_path)
 
 
-def test_the_only_segment_missing_is_damage_and_no_new_journal(tmp_path: Path) -> None:
-    build(tmp_path)
+async def test_the_only_segment_missing_is_damage_and_no_new_journal(tmp_path: Path) -> None:
+    await build(tmp_path)
     segments_of(tmp_path)[0].unlink()
     with pytest.raises(Damaged, match="missing"):
-        reads(tmp_path)
+        await reads(tmp_path)
     assert not segments_of(tmp_path)
 
 
 @pytest.mark.parametrize("missing", [1, 8, 100])
-def test_a_sealed_segment_that_is_cut_short_is_damage(tmp_path: Path, missing: int) -> None:
-    build(tmp_path, 3)
+async def test_a_sealed_segment_that_is_cut_short_is_damage(tmp_path: Path, missing: int) -> None:
+    await build(tmp_path, 3)
     path = segments_of(tmp_path)[1]
     os.truncate(path, path.stat().st_size - missing)
     with pytest.raises(Damaged, match=rf"{path.name} at byte \d+: .*the next file begins at"):
-        reads(tmp_path)
+        await reads(tmp_path)
 
 
-def test_reserved_space_behind_a_sealed_segment_is_no_damage(tmp_path: Path) -> None:
+async def test_reserved_space_behind_a_sealed_segment_is_no_damage(tmp_path: Path) -> None:
     """Cutting it off is not synced, so a power failure may bring it back."""
-    kept = build(tmp_path, 3)
+    kept = await build(tmp_path, 3)
     for path in segments_of(tmp_path):
         path.write_bytes(path.read_bytes().ljust(65536, b"\0"))
-    assert reads(tmp_path) == kept
+    assert await reads(tmp_path) == kept
 
 
-def test_another_format_version_is_refused(tmp_path: Path) -> None:
-    build(tmp_path)
+async def test_another_format_version_is_refused(tmp_path: Path) -> None:
+    await build(tmp_path)
     path = segments_of(tmp_path)[0]
     data = bytearray(path.read_bytes())
     data[8] = 9
     path.write_bytes(bytes(data))
     with pytest.raises(Damaged, match="format 9"):
-        reads(tmp_path)
+        await reads(tmp_path)
 
 
-def test_streams_tables_and_the_clock_are_found_again(tmp_path: Path) -> None:
+async def test_streams_tables_and_the_clock_are_found_again(tmp_path: Path) -> None:
     other = StreamId("shop", "eu")
-
-    async def story() -> None:
-        async with opened(tmp_path) as journal:
-            await keep(
-                journal,
-                batch_of(1, 3, number=5, table="users"),
-                batch_of(4, 9, stream=other, epoch=2, number=7, table="orders"),
-            )
-            last = await fill(journal, 2, first=4)
-            tables = journal.tables
-        async with opened(tmp_path, clock=lambda: 1) as journal:
-            assert journal.tables == tables == {"users", "orders"}
-            assert journal.stream_count == 2
-            assert journal.point(other) == StreamPoint(2, 9, 7)
-            assert journal.point(StreamId("source-1")).sequence == last
-            assert journal.recovered.commit_timestamp_ms == mark_of(tmp_path).commit_timestamp_ms > 1
-
-    run(story())
-
-
-def test_progress_is_told_for_every_segment(tmp_path: Path) -> None:
-    build(tmp_path, 4)
-
-    async def story() -> None:
-        told: list[tuple[int, int]] = []
-        journal = open_journal(
-            tmp_path, SMALL, window_ms=WINDOW_MS, on_progress=lambda done, total: told.append((done, total))
+    async with opened(tmp_path) as journal:
+        await keep(
+            journal,
+            batch_of(1, 3, number=5, table="users"),
+            batch_of(4, 9, stream=other, epoch=2, number=7, table="orders"),
         )
-        await journal.close()
-        assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-    run(story())
-
-
-def test_a_torn_write_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
-        image = await write_image(tmp_path, [10], [2000])
-        path = segments_of(image)[-1]
-        data = bytearray(path.read_bytes())
-        del data[mark_of(image).offset + 1000 :]
-        path.write_bytes(bytes(data))
-        async with opened(image) as journal:
-            assert 0 < journal.recovered.torn_bytes <= 1000
-        assert "torn write cut off" in caplog.messages
-
-    run(story())
+        last = await fill(journal, 2, first=4)
+        tables = journal.tables
+    async with opened(tmp_path, clock=lambda: 1) as journal:
+        assert journal.tables == tables == {"users", "orders"}
+        assert journal.stream_count == 2
+        assert journal.point(other) == StreamPoint(2, 9, 7)
+        assert journal.point(StreamId("source-1")).sequence == last
+        assert journal.recovered.commit_timestamp_ms == mark_of(tmp_path).commit_timestamp_ms > 1
 
 
-def test_what_was_cut_off_never_comes_back(tmp_path: Path) -> None:
+async def test_progress_is_told_for_every_segment(tmp_path: Path) -> None:
+    await build(tmp_path, 4)
+    told: list[tuple[int, int]] = []
+    journal = open_journal(
+        tmp_path, SMALL, window_ms=WINDOW_MS, on_progress=lambda done, total: told.append((done, total))
+    )
+    await journal.close()
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+async def test_a_torn_write_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    image = await write_image(tmp_path, [10], [2000])
+    path = segments_of(image)[-1]
+    data = bytearray(path.read_bytes())
+    del data[mark_of(image).offset + 1000 :]
+    path.write_bytes(bytes(data))
+    async with opened(image) as journal:
+        assert 0 < journal.recovered.torn_bytes <= 1000
+    assert "torn write cut off" in caplog.messages
+
+
+async def test_what_was_cut_off_never_comes_back(tmp_path: Path) -> None:
     """Of a torn group its second batch had arrived whole; the first one, sent again, would fit exactly before it."""
-
-    async def story() -> None:
-        image = await write_image(tmp_path, [10], [600, 700])
-        path, start = segments_of(image)[-1], mark_of(image).offset
-        data = bytearray(path.read_bytes())
-        data[start : start + 512] = bytes(512)
-        path.write_bytes(bytes(data))
-        async with opened(image) as journal:
-            assert sequences_in(journal.read(START)) == [1]
-            await keep(journal, batch_of(2, 2, number=2, pad=600))
-            after = copy_files(image, tmp_path / "after")
-        async with opened(after) as journal:
-            assert sequences_in(journal.read(START)) == [1, 2]
-
-    run(story())
+    image = await write_image(tmp_path, [10], [600, 700])
+    path, start = segments_of(image)[-1], mark_of(image).offset
+    data = bytearray(path.read_bytes())
+    data[start : start + 512] = bytes(512)
+    path.write_bytes(bytes(data))
+    async with opened(image) as journal:
+        assert sequences_in(journal.read(START)) == [1]
+        await keep(journal, batch_of(2, 2, number=2, pad=600))
+        after = copy_files(image, tmp_path / "after")
+    async with opened(after) as journal:
+        assert sequences_in(journal.read(START)) == [1, 2]
 
 
 class RecordingDisk(Disk):
@@ -435,113 +410,88 @@ class RecordingDisk(Disk):
         self.done.append(("sync", 0, 0))
 
 
-def test_what_is_kept_beyond_the_mark_is_written_and_synced_again_before_it_is_trusted(tmp_path: Path) -> None:
+async def test_what_is_kept_beyond_the_mark_is_written_and_synced_again_before_it_is_trusted(tmp_path: Path) -> None:
     """The process may have died after a failed sync, and then the bytes that we read are not those on disk."""
-
-    async def story() -> None:
-        image = await write_image(tmp_path, [10, 20], [300, 400])
-        start, disk = mark_of(image).offset, RecordingDisk()
-        async with opened(image, disk=disk) as journal:
-            assert journal.durable == 4
-            end = mark_of(image).offset
-        written = [(first, last) for what, first, last in disk.done if what == "write"]
-        assert written == [(start, end)]
-        assert ("sync", 0, 0) in disk.done[disk.done.index(("write", start, end)) :]
-
-    run(story())
+    image = await write_image(tmp_path, [10, 20], [300, 400])
+    start, disk = mark_of(image).offset, RecordingDisk()
+    async with opened(image, disk=disk) as journal:
+        assert journal.durable == 4
+        end = mark_of(image).offset
+    written = [(first, last) for what, first, last in disk.done if what == "write"]
+    assert written == [(start, end)]
+    assert ("sync", 0, 0) in disk.done[disk.done.index(("write", start, end)) :]
 
 
-def test_a_journal_that_cannot_be_synced_does_not_open(tmp_path: Path) -> None:
-    async def story() -> None:
-        image = await write_image(tmp_path, [10], [300])
-        before, disk = mark_of(image), FailingDisk()
-        disk.is_sync_failing = True
-        with pytest.raises(Unavailable, match="cannot be opened"):
-            async with opened(image, disk=disk):
-                pass
-        assert mark_of(image) == before
-
-    run(story())
+async def test_a_journal_that_cannot_be_synced_does_not_open(tmp_path: Path) -> None:
+    image = await write_image(tmp_path, [10], [300])
+    before, disk = mark_of(image), FailingDisk()
+    disk.is_sync_failing = True
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        async with opened(image, disk=disk):
+            pass
+    assert mark_of(image) == before
 
 
-def test_a_closed_journal_opens_without_a_write(tmp_path: Path) -> None:
-    build(tmp_path, 2)
-
-    async def story() -> None:
-        disk = RecordingDisk()
-        async with opened(tmp_path, disk=disk):
-            assert [what for what in disk.done if what[0] == "write"] == []
-
-    run(story())
+async def test_a_closed_journal_opens_without_a_write(tmp_path: Path) -> None:
+    await build(tmp_path, 2)
+    disk = RecordingDisk()
+    async with opened(tmp_path, disk=disk):
+        assert [what for what in disk.done if what[0] == "write"] == []
 
 
-def test_recovery_is_the_same_however_often_it_is_killed(tmp_path: Path) -> None:
-    async def story() -> None:
-        image = await write_image(tmp_path, [10, 20], [300, 400, 500])
-        os.truncate(segments_of(image)[-1], mark_of(image).offset + 900)
-        seen = []
-        for life in range(3):
-            async with opened(image) as journal:
-                seen.append(list(journal.read(START)))
-                image = copy_files(image, tmp_path / f"life-{life}")
-        assert seen[0] == seen[1] == seen[2]
-
-    run(story())
+async def test_recovery_is_the_same_however_often_it_is_killed(tmp_path: Path) -> None:
+    image = await write_image(tmp_path, [10, 20], [300, 400, 500])
+    os.truncate(segments_of(image)[-1], mark_of(image).offset + 900)
+    seen = []
+    for life in range(3):
+        async with opened(image) as journal:
+            seen.append(list(journal.read(START)))
+            image = copy_files(image, tmp_path / f"life-{life}")
+    assert seen[0] == seen[1] == seen[2]
 
 
-def test_a_full_disk_does_not_keep_a_journal_from_opening(tmp_path: Path) -> None:
-    kept = build(tmp_path, 2)
-
-    async def story() -> None:
-        disk = FailingDisk()
-        disk.is_full = True
-        async with opened(tmp_path, disk=disk) as journal:
-            assert sequences_in(journal.read(START)) == kept
-            disk.is_full = False
-            await keep(journal, batch_of(len(kept) + 1, len(kept) + 1))
-        assert segment.list_bases(tmp_path)
-
-    run(story())
-    assert len(reads(tmp_path)) == len(kept) + 1
+async def test_a_full_disk_does_not_keep_a_journal_from_opening(tmp_path: Path) -> None:
+    kept = await build(tmp_path, 2)
+    disk = FailingDisk()
+    disk.is_full = True
+    async with opened(tmp_path, disk=disk) as journal:
+        assert sequences_in(journal.read(START)) == kept
+        disk.is_full = False
+        await keep(journal, batch_of(len(kept) + 1, len(kept) + 1))
+    assert segment.list_bases(tmp_path)
+    assert len(await reads(tmp_path)) == len(kept) + 1
 
 
-def test_a_journal_that_a_full_disk_keeps_from_opening_opens_once_there_is_room(tmp_path: Path) -> None:
+async def test_a_journal_that_a_full_disk_keeps_from_opening_opens_once_there_is_room(tmp_path: Path) -> None:
     """Where even bytes that are there cannot be written again, as on file systems that copy on write."""
-
-    async def story() -> None:
-        image = await write_image(tmp_path, [10], [300])
-        disk = FailingDisk()
+    image = await write_image(tmp_path, [10], [300])
+    disk = FailingDisk()
+    disk.is_full = True
+    for directory in (image, tmp_path / "new"):
         disk.is_full = True
-        for directory in (image, tmp_path / "new"):
-            disk.is_full = True
-            with pytest.raises(Unavailable, match="cannot be opened"):
-                async with opened(directory, disk=disk):
-                    pass
-            disk.is_full = False
-            async with opened(directory, disk=disk) as journal:
-                assert sequences_in(journal.read(START)) == ([1, 2] if directory is image else [])
-
-    run(story())
+        with pytest.raises(Unavailable, match="cannot be opened"):
+            async with opened(directory, disk=disk):
+                pass
+        disk.is_full = False
+        async with opened(directory, disk=disk) as journal:
+            assert sequences_in(journal.read(START)) == ([1, 2] if directory is image else [])
 
 
-def test_a_segment_begun_but_not_yet_written_to_is_found(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with opened(tmp_path) as journal:
-            last = await fill(journal, 1)
-        newest = segments_of(tmp_path)[-1]
-        data = newest.read_bytes()
-        async with opened(tmp_path) as journal:
-            offset = segment_start(newest)
-        newest.write_bytes(data[:offset])
-        (tmp_path / FILE_NAME).unlink()
-        async with opened(tmp_path) as journal:
-            kept = sequences_in(journal.read(START))
-            assert kept == list(range(1, last))
-            await keep(journal, batch_of(last, last))
-        async with opened(tmp_path) as journal:
-            assert sequences_in(journal.read(START)) == list(range(1, last + 1))
-
-    run(story())
+async def test_a_segment_begun_but_not_yet_written_to_is_found(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        last = await fill(journal, 1)
+    newest = segments_of(tmp_path)[-1]
+    data = newest.read_bytes()
+    async with opened(tmp_path) as journal:
+        offset = segment_start(newest)
+    newest.write_bytes(data[:offset])
+    (tmp_path / FILE_NAME).unlink()
+    async with opened(tmp_path) as journal:
+        kept = sequences_in(journal.read(START))
+        assert kept == list(range(1, last))
+        await keep(journal, batch_of(last, last))
+    async with opened(tmp_path) as journal:
+        assert sequences_in(journal.read(START)) == list(range(1, last + 1))
 
 
 def segment_start(path: Path) -> int:
@@ -555,15 +505,11 @@ def segment_start(path: Path) -> int:
         os.close(descriptor)
 
 
-def test_batches_are_bound_to_what_they_were(tmp_path: Path) -> None:
+async def test_batches_are_bound_to_what_they_were(tmp_path: Path) -> None:
     """Bytes that survive are the bytes that were sent, payload and all."""
     sent: list[Batch] = [batch_of(at, at, pad=at * 100, number=at) for at in range(1, 9)]
-
-    async def story() -> None:
-        async with opened(tmp_path / "live") as journal:
-            await keep(journal, *sent)
-            image = copy_files(tmp_path / "live", tmp_path / "image")
-        async with opened(image) as journal:
-            assert [record.payload for record in journal.read(START)] == [batch.payload for batch in sent]
-
-    run(story())
+    async with opened(tmp_path / "live") as journal:
+        await keep(journal, *sent)
+        image = copy_files(tmp_path / "live", tmp_path / "image")
+    async with opened(image) as journal:
+        assert [record.payload for record in journal.read(START)] == [batch.payload for batch in sent]

@@ -14,7 +14,6 @@ import pytest
 from dolake.client import LakeClient, connect, create_lake_client
 from dolake.errors import DoLakeError, ForbiddenSql, QueryCancelled, QueryOutOfMemory, QueryTimeout, QueryUnavailable
 from tests.journeys.asking_support import answering_server, insert, kill_query_process, post, update
-from tests.support.aio import run
 from tests.support.server import ServerProcess
 from tools.duckdb_client import duck_on
 
@@ -27,7 +26,6 @@ freshness_target_ms = 200
 memory_max_bytes = 268435456
 spill_max_bytes = 67108864
 """
-_PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -45,40 +43,34 @@ async def _send(server: ServerProcess, *changes: dict[str, Any]) -> None:
 # --- at once ---------------------------------------------------------------------------------------------------------
 
 
-def test_three_hundred_changes_are_each_in_the_answer_right_after_their_ack(server: ServerProcess) -> None:
+async def test_three_hundred_changes_are_each_in_the_answer_right_after_their_ack(server: ServerProcess) -> None:
     """While publishes go on. Whoever asks sees them: the sender itself, and others who know no position."""
 
-    async def story() -> None:
-        sql = "SELECT COUNT(*) AS n, MAX(turn) AS last FROM turns"
-        lake = create_lake_client(url=server.url)
-        async with connect(server.url, source="shop") as shop:
-            positions = []
-            for turn in range(300):
-                await shop.send(
-                    [insert("turns", f"{turn}", turn=turn)]
-                    if turn % 3
-                    else [insert("turns", f"{turn}", turn=-1), update("turns", f"{turn}", turn=turn)]
-                )
-                asked = await (shop if turn % 2 else lake).query(sql)
-                assert (asked.rows[0].n, asked.rows[0].last) == (turn + 1, turn)
-                positions.append(asked.freshness.position)
-            assert positions == sorted(positions)
-
-    run(_send(server, insert("crowd", "0", n=0)), _PATIENCE_S)
+    await _send(server, insert("crowd", "0", n=0))
     server.flush()  # Spark has started by then
     before = server.get("/v1/published")[1]["position"]
-    run(story(), _PATIENCE_S)
+    sql = "SELECT COUNT(*) AS n, MAX(turn) AS last FROM turns"
+    lake = create_lake_client(url=server.url)
+    async with connect(server.url, source="shop") as shop:
+        positions = []
+        for turn in range(300):
+            await shop.send(
+                [insert("turns", f"{turn}", turn=turn)]
+                if turn % 3
+                else [insert("turns", f"{turn}", turn=-1), update("turns", f"{turn}", turn=turn)]
+            )
+            asked = await (shop if turn % 2 else lake).query(sql)
+            assert (asked.rows[0].n, asked.rows[0].last) == (turn + 1, turn)
+            positions.append(asked.freshness.position)
+        assert positions == sorted(positions)
     assert server.get("/v1/published")[1]["position"] > before, "no publish came in between"
 
 
-def test_a_sender_that_only_queued_its_changes_still_reads_them(server: ServerProcess) -> None:
-    async def story() -> None:
-        async with connect(server.url, source="queue") as shop:
-            for n in range(500):
-                await shop.put(insert("queued", f"{n}", n=n))
-            assert (await shop.query("SELECT COUNT(*) FROM queued")).scalar() == 500
-
-    run(story(), _PATIENCE_S)
+async def test_a_sender_that_only_queued_its_changes_still_reads_them(server: ServerProcess) -> None:
+    async with connect(server.url, source="queue") as shop:
+        for n in range(500):
+            await shop.put(insert("queued", f"{n}", n=n))
+        assert (await shop.query("SELECT COUNT(*) FROM queued")).scalar() == 500
 
 
 # --- questions that go wrong -----------------------------------------------------------------------------------------
@@ -103,36 +95,32 @@ class Pump:
             await asyncio.sleep(0.01)
 
 
-def test_a_question_that_eats_hangs_or_dies_never_touches_what_is_sent(server: ServerProcess) -> None:
-    run(_send(server, *(insert("crowd", f"{n}", n=n, note="x" * 200) for n in range(500))), _PATIENCE_S)
-
-    async def story() -> int:
-        lake = create_lake_client(url=server.url)
-        async with connect(server.url, source="pump") as shop, asyncio.TaskGroup() as tasks:
-            pump = Pump(shop, "pumped")
-            pumping = tasks.create_task(pump.run())
-            for sql, errors in (
-                (_GREEDY, (QueryOutOfMemory,)),
-                (_ENDLESS, (QueryTimeout,)),
-                (_RECURSIVE, (QueryTimeout, QueryOutOfMemory, ForbiddenSql)),
-            ):
-                before = pump.acked_count
-                with pytest.raises(errors):
-                    await lake.query(sql, timeout=20 if sql is _GREEDY else 2)
-                await _progress(pump, before)
-            for _ in range(3):
-                before = pump.acked_count
-                asking = tasks.create_task(_error_of(lake, _ENDLESS))
-                await _running(lake, _ENDLESS)
-                await asyncio.to_thread(kill_query_process, server)
-                assert isinstance(await asking, QueryUnavailable)
-                await _progress(pump, before)
-                assert await _count_once_it_answers(lake, "pumped") >= before
-            pumping.cancel()
-            await shop.drain()
-        return pump.acked_count
-
-    acked = run(story(), _PATIENCE_S)
+async def test_a_question_that_eats_hangs_or_dies_never_touches_what_is_sent(server: ServerProcess) -> None:
+    await _send(server, *(insert("crowd", f"{n}", n=n, note="x" * 200) for n in range(500)))
+    lake = create_lake_client(url=server.url)
+    async with connect(server.url, source="pump") as shop, asyncio.TaskGroup() as tasks:
+        pump = Pump(shop, "pumped")
+        pumping = tasks.create_task(pump.run())
+        for sql, errors in (
+            (_GREEDY, (QueryOutOfMemory,)),
+            (_ENDLESS, (QueryTimeout,)),
+            (_RECURSIVE, (QueryTimeout, QueryOutOfMemory, ForbiddenSql)),
+        ):
+            before = pump.acked_count
+            with pytest.raises(errors):
+                await lake.query(sql, timeout=20 if sql is _GREEDY else 2)
+            await _progress(pump, before)
+        for _ in range(3):
+            before = pump.acked_count
+            asking = tasks.create_task(_error_of(lake, _ENDLESS))
+            await _running(lake, _ENDLESS)
+            await asyncio.to_thread(kill_query_process, server)
+            assert isinstance(await asking, QueryUnavailable)
+            await _progress(pump, before)
+            assert await _count_once_it_answers(lake, "pumped") >= before
+        pumping.cancel()
+        await shop.drain()
+    acked = pump.acked_count
     answer = post(server, "/v1/query", sql="SELECT COUNT(*), COUNT(DISTINCT n) AS numbers, MAX(n) AS last FROM pumped")
     (row,) = answer["rows"]
     assert row["count"] == row["numbers"] == row["last"] + 1
@@ -143,24 +131,20 @@ def test_a_question_that_eats_hangs_or_dies_never_touches_what_is_sent(server: S
     assert server.get("/health")[0] == 200
 
 
-def test_a_question_ends_when_somebody_says_so_or_its_asker_leaves(server: ServerProcess) -> None:
-    run(_send(server, *(insert("crowd", f"{n}", n=n, note="x" * 200) for n in range(500))), _PATIENCE_S)
-
-    async def story() -> None:
-        lake = create_lake_client(url=server.url)
-        async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(_error_of(lake, _ENDLESS, query_id="to-be-cancelled"))
-            await _running(lake, _ENDLESS)
-            assert await lake.cancel("to-be-cancelled")
-            assert isinstance(await asking, QueryCancelled)
-            assert not await lake.cancel("to-be-cancelled")
-        leaving = asyncio.create_task(lake.query(_ENDLESS))
+async def test_a_question_ends_when_somebody_says_so_or_its_asker_leaves(server: ServerProcess) -> None:
+    await _send(server, *(insert("crowd", f"{n}", n=n, note="x" * 200) for n in range(500)))
+    lake = create_lake_client(url=server.url)
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(_error_of(lake, _ENDLESS, query_id="to-be-cancelled"))
         await _running(lake, _ENDLESS)
-        leaving.cancel()
-        await asyncio.wait([leaving])
-        await _eventually_nothing_runs(lake)
-
-    run(story(), _PATIENCE_S)
+        assert await lake.cancel("to-be-cancelled")
+        assert isinstance(await asking, QueryCancelled)
+        assert not await lake.cancel("to-be-cancelled")
+    leaving = asyncio.create_task(lake.query(_ENDLESS))
+    await _running(lake, _ENDLESS)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    await _eventually_nothing_runs(lake)
 
 
 async def _error_of(lake: LakeClient, sql: str, **options: Any) -> DoLakeError:

@@ -75,18 +75,16 @@ async def shop_and_lake(server: ServerProcess, *tables: str) -> AsyncIterator[tu
 # --- 000: the client -------------------------------------------------------------------------------------------------
 
 
-def test_000_revenue_by_hour_has_the_orders_of_milliseconds_ago(server: ServerProcess) -> None:
+async def test_000_revenue_by_hour_has_the_orders_of_milliseconds_ago(server: ServerProcess) -> None:
     now = datetime.now(UTC)
     amounts = [(timedelta(hours=2), 10.5), (timedelta(hours=2), 4.5), (timedelta(0), 7.25), (timedelta(days=2), 99.0)]
     orders = [
         insert("orders", f"order-{n}", id=f"order-{n}", amount=amount, created_at=(now - age).isoformat())
         for n, (age, amount) in enumerate(amounts)
     ]
-
-    async def story() -> None:
-        async with shop_and_lake(server, "orders") as (shop, lake):
-            await shop.send(orders)
-            revenue = await lake.query("""
+    async with shop_and_lake(server, "orders") as (shop, lake):
+        await shop.send(orders)
+        revenue = await lake.query("""
               SELECT
                 date_trunc('hour', created_at) as hour,
                 SUM(amount) as revenue,
@@ -96,49 +94,42 @@ def test_000_revenue_by_hour_has_the_orders_of_milliseconds_ago(server: ServerPr
               GROUP BY 1
               ORDER BY 1
             """)
-            assert f"Last hour revenue: ${revenue.rows[0].revenue}" == "Last hour revenue: $15.0"
-            hours = [
-                (now - age).replace(minute=0, second=0, microsecond=0) for age in (timedelta(hours=2), timedelta())
-            ]
-            assert dicts(revenue) == [
-                {"hour": hours[0], "revenue": 15.0, "orders": 2},
-                {"hour": hours[1], "revenue": 7.25, "orders": 1},
-            ]
-            assert [column.name for column in revenue.columns] == ["hour", "revenue", "orders"]
-            assert revenue.freshness.position >= shop.last_position
-            assert revenue.freshness.sources["shop"].sequence >= shop.last_durable_sequence
-
-    run(story(), _PATIENCE_S)
+        assert f"Last hour revenue: ${revenue.rows[0].revenue}" == "Last hour revenue: $15.0"
+        hours = [(now - age).replace(minute=0, second=0, microsecond=0) for age in (timedelta(hours=2), timedelta())]
+        assert dicts(revenue) == [
+            {"hour": hours[0], "revenue": 15.0, "orders": 2},
+            {"hour": hours[1], "revenue": 7.25, "orders": 1},
+        ]
+        assert [column.name for column in revenue.columns] == ["hour", "revenue", "orders"]
+        assert revenue.freshness.position >= shop.last_position
+        assert revenue.freshness.sources["shop"].sequence >= shop.last_durable_sequence
 
 
-def test_000_inventory_then_and_now(server: ServerProcess) -> None:
-    async def story() -> None:
-        async with shop_and_lake(server, "inventory") as (shop, lake):
-            await shop.send(insert("inventory", "SKU-123", product_id="SKU-123", quantity=40))
-            await shop.send(insert("inventory", "SKU-9", product_id="SKU-9", quantity=1))
-            last_tuesday = await a_moment()
-            await shop.send(update("inventory", "SKU-123", product_id="SKU-123", quantity=12))
+async def test_000_inventory_then_and_now(server: ServerProcess) -> None:
+    async with shop_and_lake(server, "inventory") as (shop, lake):
+        await shop.send(insert("inventory", "SKU-123", product_id="SKU-123", quantity=40))
+        await shop.send(insert("inventory", "SKU-9", product_id="SKU-9", quantity=1))
+        last_tuesday = await a_moment()
+        await shop.send(update("inventory", "SKU-123", product_id="SKU-123", quantity=12))
 
-            historical = await lake.query(
-                "SELECT * FROM inventory WHERE product_id = ?",
-                params=["SKU-123"],
-                as_of=last_tuesday,
-            )
-            current = await lake.query(
-                "SELECT * FROM inventory WHERE product_id = ?",
-                params=["SKU-123"],
-            )
-            then, now = historical.rows[0], current.rows[0]
-            assert (then.product_id, then.quantity, now["quantity"]) == ("SKU-123", 40, 12)
-            assert len(historical) == len(current) == 1
-            assert "_key" not in then
-            assert historical.freshness.as_of is not None
-            assert current.freshness.as_of is None
-
-    run(story(), _PATIENCE_S)
+        historical = await lake.query(
+            "SELECT * FROM inventory WHERE product_id = ?",
+            params=["SKU-123"],
+            as_of=last_tuesday,
+        )
+        current = await lake.query(
+            "SELECT * FROM inventory WHERE product_id = ?",
+            params=["SKU-123"],
+        )
+        then, now = historical.rows[0], current.rows[0]
+        assert (then.product_id, then.quantity, now["quantity"]) == ("SKU-123", 40, 12)
+        assert len(historical) == len(current) == 1
+        assert "_key" not in then
+        assert historical.freshness.as_of is not None
+        assert current.freshness.as_of is None
 
 
-def test_000_the_dashboard_asks_three_things_at_once(server: ServerProcess) -> None:
+async def test_000_the_dashboard_asks_three_things_at_once(server: ServerProcess) -> None:
     now = datetime.now(UTC)
     today, yesterday = now.date().isoformat(), (now.date() - timedelta(days=1)).isoformat()
     orders = [
@@ -153,115 +144,97 @@ def test_000_the_dashboard_asks_three_things_at_once(server: ServerProcess) -> N
         insert("inventory", f"SKU-{n}", product_name=f"tea {n}", quantity=quantity, reorder_point=5)
         for n, quantity in enumerate([2, 5, 9])
     ]
+    async with shop_and_lake(server, "orders", "events", "inventory") as (shop, lake):
 
-    async def story() -> None:
-        async with shop_and_lake(server, "orders", "events", "inventory") as (shop, lake):
-
-            async def get_dashboard_metrics() -> dict[str, Any]:
-                revenue, users, inventory = await asyncio.gather(
-                    lake.query("""
-                      SELECT SUM(amount) as total
-                      FROM orders
-                      WHERE created_at >= NOW() - INTERVAL '1 hour'
-                    """),
-                    lake.query("""
-                      SELECT COUNT(DISTINCT user_id) as active
-                      FROM events
-                      WHERE date = CURRENT_DATE
-                    """),
-                    lake.query("""
-                      SELECT product_name, quantity
-                      FROM inventory
-                      WHERE quantity < reorder_point
-                    """),
-                )
-                return {
-                    "hourly_revenue": revenue.rows[0].total,
-                    "active_users": users.rows[0].active,
-                    "low_stock_items": inventory.rows,
-                }
-
-            await shop.send([*orders, *events, *inventory])
-            metrics = await get_dashboard_metrics()
-            assert metrics == {
-                "hourly_revenue": 42,
-                "active_users": 2,
-                "low_stock_items": [{"product_name": "tea 0", "quantity": 2}],
+        async def get_dashboard_metrics() -> dict[str, Any]:
+            revenue, users, inventory = await asyncio.gather(
+                lake.query("""
+                  SELECT SUM(amount) as total
+                  FROM orders
+                  WHERE created_at >= NOW() - INTERVAL '1 hour'
+                """),
+                lake.query("""
+                  SELECT COUNT(DISTINCT user_id) as active
+                  FROM events
+                  WHERE date = CURRENT_DATE
+                """),
+                lake.query("""
+                  SELECT product_name, quantity
+                  FROM inventory
+                  WHERE quantity < reorder_point
+                """),
+            )
+            return {
+                "hourly_revenue": revenue.rows[0].total,
+                "active_users": users.rows[0].active,
+                "low_stock_items": inventory.rows,
             }
+
+        await shop.send([*orders, *events, *inventory])
+        metrics = await get_dashboard_metrics()
+        assert metrics == {
+            "hourly_revenue": 42,
+            "active_users": 2,
+            "low_stock_items": [{"product_name": "tea 0", "quantity": 2}],
+        }
+        await asyncio.to_thread(server.flush)
+        assert await get_dashboard_metrics() == metrics, "published, it is the same"
+
+
+async def test_000_an_issue_is_investigated_at_its_time_and_through_its_whole_history(server: ServerProcess) -> None:
+    async with shop_and_lake(server, "orders") as (shop, lake):
+        order_id = "order-7"
+        await shop.send(insert("orders", order_id, id=order_id, status="pending"))
+        await a_moment()
+        await shop.send(update("orders", order_id, id=order_id, status="paid twice"))
+        reported_at = await a_moment()
+        await shop.send(update("orders", order_id, id=order_id, status="refunded"))
+        await a_moment()
+        await shop.send(delete("orders", order_id, id=order_id, status="refunded"))
+
+        async def investigate_issue(order_id: str, reported_at: datetime) -> tuple[list[Any], list[Any]]:
+            snapshot = await lake.query(
+                "SELECT * FROM orders WHERE id = ?",
+                params=[order_id],
+                as_of=reported_at,
+            )
+            history = await lake.query(
+                """
+                SELECT * FROM orders
+                WHERE id = ?
+                ORDER BY _commit_timestamp DESC
+                """,
+                params=[order_id],
+            )
+            return snapshot.rows, history.rows
+
+        for _ in ("in the tail", "published"):
+            state, history = await investigate_issue(order_id, reported_at)
+            assert [row.status for row in state] == ["paid twice"]
+            versions = [row.status for row in history]
+            assert versions[:4] == ["refunded", "refunded", "paid twice", "pending"]
+            assert not [name for name in history[0].as_dict() if name.startswith("_")]
             await asyncio.to_thread(server.flush)
-            assert await get_dashboard_metrics() == metrics, "published, it is the same"
-
-    run(story(), _PATIENCE_S)
-
-
-def test_000_an_issue_is_investigated_at_its_time_and_through_its_whole_history(server: ServerProcess) -> None:
-    async def story() -> None:
-        async with shop_and_lake(server, "orders") as (shop, lake):
-            order_id = "order-7"
-            await shop.send(insert("orders", order_id, id=order_id, status="pending"))
-            await a_moment()
-            await shop.send(update("orders", order_id, id=order_id, status="paid twice"))
-            reported_at = await a_moment()
-            await shop.send(update("orders", order_id, id=order_id, status="refunded"))
-            await a_moment()
-            await shop.send(delete("orders", order_id, id=order_id, status="refunded"))
-
-            async def investigate_issue(order_id: str, reported_at: datetime) -> tuple[list[Any], list[Any]]:
-                snapshot = await lake.query(
-                    "SELECT * FROM orders WHERE id = ?",
-                    params=[order_id],
-                    as_of=reported_at,
-                )
-                history = await lake.query(
-                    """
-                    SELECT * FROM orders
-                    WHERE id = ?
-                    ORDER BY _commit_timestamp DESC
-                    """,
-                    params=[order_id],
-                )
-                return snapshot.rows, history.rows
-
-            for _ in ("in the tail", "published"):
-                state, history = await investigate_issue(order_id, reported_at)
-                assert [row.status for row in state] == ["paid twice"]
-                versions = [row.status for row in history]
-                assert versions[:4] == ["refunded", "refunded", "paid twice", "pending"]
-                assert not [name for name in history[0].as_dict() if name.startswith("_")]
-                await asyncio.to_thread(server.flush)
-            named = await lake.query(
-                "SELECT _operation, status FROM orders WHERE id = ? ORDER BY _position", [order_id]
-            )
-            assert [row["_operation"] for row in named][-4:] == ["INSERT", "UPDATE", "UPDATE", "DELETE"]
-
-    run(story(), _PATIENCE_S)
+        named = await lake.query("SELECT _operation, status FROM orders WHERE id = ? ORDER BY _position", [order_id])
+        assert [row["_operation"] for row in named][-4:] == ["INSERT", "UPDATE", "UPDATE", "DELETE"]
 
 
-def test_000_how_many_orders_there_are_is_in_count(server: ServerProcess) -> None:
-    async def story() -> None:
-        async with shop_and_lake(server, "orders") as (shop, lake):
-            await shop.send([insert("orders", f"order-{n}", id=f"order-{n}") for n in range(3)])
-            result = await lake.query("SELECT COUNT(*) FROM orders")
-            assert f"Total orders: {result.rows[0].count}" == "Total orders: 3"
-            assert [column.name for column in result.columns] == ["count"]
-            inside = await lake.query(
-                "WITH counted AS (SELECT COUNT(*) FROM orders) SELECT count + 1 AS more FROM counted"
-            )
-            assert inside.rows[0].more == 4, "inside of a statement it has the same name"
-
-    run(story(), _PATIENCE_S)
+async def test_000_how_many_orders_there_are_is_in_count(server: ServerProcess) -> None:
+    async with shop_and_lake(server, "orders") as (shop, lake):
+        await shop.send([insert("orders", f"order-{n}", id=f"order-{n}") for n in range(3)])
+        result = await lake.query("SELECT COUNT(*) FROM orders")
+        assert f"Total orders: {result.rows[0].count}" == "Total orders: 3"
+        assert [column.name for column in result.columns] == ["count"]
+        inside = await lake.query("WITH counted AS (SELECT COUNT(*) FROM orders) SELECT count + 1 AS more FROM counted")
+        assert inside.rows[0].more == 4, "inside of a statement it has the same name"
 
 
-def test_000_other_tools_find_the_same_orders_once_they_are_published(server: ServerProcess) -> None:
+async def test_000_other_tools_find_the_same_orders_once_they_are_published(server: ServerProcess) -> None:
     """The blocks for DuckDB and Trino; the latter's statement is asked in DuckDB, whose catalog has Trino's name."""
-
-    async def story() -> None:
-        async with shop_and_lake(server, "orders") as (shop, _):
-            row = {"id": "order-1", "region": "north", "revenue": 7, "created_at": "2025-06-01T00:00:00Z"}
-            old = row | {"id": "order-2", "created_at": "2024-06-01T00:00:00Z"}
-            await shop.send([insert("orders", "order-1", **row), insert("orders", "order-2", **old)])
-
-    run(story(), _PATIENCE_S)
+    async with shop_and_lake(server, "orders") as (shop, _):
+        row = {"id": "order-1", "region": "north", "revenue": 7, "created_at": "2025-06-01T00:00:00Z"}
+        old = row | {"id": "order-2", "created_at": "2024-06-01T00:00:00Z"}
+        await shop.send([insert("orders", "order-1", **row), insert("orders", "order-2", **old)])
     server.flush()
     with duck_on(server.url) as duck:
         duck.execute(f"ATTACH 'lake' AS dolake (TYPE iceberg, ENDPOINT '{server.url}', AUTHORIZATION_TYPE 'none')")
@@ -279,31 +252,28 @@ def test_000_other_tools_find_the_same_orders_once_they_are_published(server: Se
 # --- 001: plain HTTP -------------------------------------------------------------------------------------------------
 
 
-def test_001_a_query_over_http_says_rows_types_and_freshness(server: ServerProcess) -> None:
-    async def story() -> None:
-        async with shop_and_lake(server, "users") as (shop, _):
-            await shop.send(insert("users", "user-123", id="user-123", name="Alice", email="alice@example.com"))
-            sql = "SELECT id, COUNT(*) AS n FROM users WHERE name = :name GROUP BY id"
-            ask = {"sql": sql, "params": {"name": "Alice"}, "minPosition": shop.last_position}
-            answer = await asyncio.to_thread(post, server, "/v1/query", **ask)
-            assert answer["rows"] == [{"id": "user-123", "n": 1}]
-            assert [(column["name"], column["type"]) for column in answer["columns"]] == [
-                ("id", "VARCHAR"),
-                ("n", "BIGINT"),
-            ]
-            assert (answer["rowCount"], answer["truncated"], answer["warnings"]) == (1, False, [])
-            freshness = answer["freshness"]
-            assert freshness["position"] >= shop.last_position
-            assert freshness["sources"]["shop"]["sequence"] >= shop.last_durable_sequence
-            assert freshness["ageMs"] >= 0
-            assert "default.users" in freshness["snapshots"]
-            assert freshness["files"].keys() >= {"read", "pruned"}
-            assert freshness["engine"] == "duckdb"
-
-    run(story(), _PATIENCE_S)
+async def test_001_a_query_over_http_says_rows_types_and_freshness(server: ServerProcess) -> None:
+    async with shop_and_lake(server, "users") as (shop, _):
+        await shop.send(insert("users", "user-123", id="user-123", name="Alice", email="alice@example.com"))
+        sql = "SELECT id, COUNT(*) AS n FROM users WHERE name = :name GROUP BY id"
+        ask = {"sql": sql, "params": {"name": "Alice"}, "minPosition": shop.last_position}
+        answer = await asyncio.to_thread(post, server, "/v1/query", **ask)
+        assert answer["rows"] == [{"id": "user-123", "n": 1}]
+        assert [(column["name"], column["type"]) for column in answer["columns"]] == [
+            ("id", "VARCHAR"),
+            ("n", "BIGINT"),
+        ]
+        assert (answer["rowCount"], answer["truncated"], answer["warnings"]) == (1, False, [])
+        freshness = answer["freshness"]
+        assert freshness["position"] >= shop.last_position
+        assert freshness["sources"]["shop"]["sequence"] >= shop.last_durable_sequence
+        assert freshness["ageMs"] >= 0
+        assert "default.users" in freshness["snapshots"]
+        assert freshness["files"].keys() >= {"read", "pruned"}
+        assert freshness["engine"] == "duckdb"
 
 
-def test_001_the_plan_of_a_month_leaves_out_the_files_of_others(server: ServerProcess) -> None:
+async def test_001_the_plan_of_a_month_leaves_out_the_files_of_others(server: ServerProcess) -> None:
     months = {
         month: [
             insert("events", f"{month}-{day}", id=f"{month}-{day}", timestamp=f"{month}-{day:02d}T12:00:00Z")
@@ -311,15 +281,11 @@ def test_001_the_plan_of_a_month_leaves_out_the_files_of_others(server: ServerPr
         ]
         for month in ("2023-12", "2024-01", "2024-02")
     }
-
-    async def story() -> None:
-        async with shop_and_lake(server, "events") as (shop, _):
-            for events in months.values():
-                await shop.send(events)
-                await asyncio.to_thread(server.flush)
-            await shop.send(insert("events", "late", id="late", timestamp="2024-01-31T23:59:59.999Z"))
-
-    run(story(), _PATIENCE_S)
+    async with shop_and_lake(server, "events") as (shop, _):
+        for events in months.values():
+            await shop.send(events)
+            await asyncio.to_thread(server.flush)
+        await shop.send(insert("events", "late", id="late", timestamp="2024-01-31T23:59:59.999Z"))
     where = "timestamp >= '2024-01-01' AND timestamp < '2024-02-01'"
     plan = post(
         server,
@@ -346,8 +312,8 @@ def test_001_the_plan_of_a_month_leaves_out_the_files_of_others(server: ServerPr
     assert by_sql["tables"][0]["files"] == table["files"]
 
 
-def test_what_cannot_be_answered_is_refused_with_its_reason(server: ServerProcess) -> None:
-    run(_send(server, insert("orders", "order-1", id="order-1")), _PATIENCE_S)
+async def test_what_cannot_be_answered_is_refused_with_its_reason(server: ServerProcess) -> None:
+    await _send(server, insert("orders", "order-1", id="order-1"))
     for sql, status, kind, word in (
         ("SELECT * FROM no_such_thing", 404, "unknown_table", "no_such_thing"),
         ("SELEKT 1", 400, "invalid_sql", ""),
@@ -359,98 +325,80 @@ def test_what_cannot_be_answered_is_refused_with_its_reason(server: ServerProces
         found, error = refusal(server, "/v1/query", sql=sql)
         assert (found, error["type"], error["code"]) == (status, kind, status), (sql, error)
         assert word in error["message"], error
-
-    async def through_the_client() -> None:
-        lake = create_lake_client(url=server.url)
-        for sql, kind in (
-            ("SELECT * FROM nowhere", UnknownTable),
-            ("SELEKT", InvalidSql),
-            ("DROP TABLE o", ForbiddenSql),
-        ):
-            with pytest.raises(kind):
-                await lake.query(sql)
-
-    run(through_the_client(), _PATIENCE_S)
+    lake = create_lake_client(url=server.url)
+    for sql, expected in (
+        ("SELECT * FROM nowhere", UnknownTable),
+        ("SELEKT", InvalidSql),
+        ("DROP TABLE o", ForbiddenSql),
+    ):
+        with pytest.raises(expected):
+            await lake.query(sql)
 
 
 # --- 004: entities ---------------------------------------------------------------------------------------------------
 
 
-def test_004_a_field_is_added_without_a_migration_and_a_query_spans_both_schemas(server: ServerProcess) -> None:
-    async def story() -> None:
-        async with shop_and_lake(server, "Customer") as (things, iceberg):
-            await things.send(insert("Customer", "1", name="Alice", email="alice@example.com"))
+async def test_004_a_field_is_added_without_a_migration_and_a_query_spans_both_schemas(server: ServerProcess) -> None:
+    async with shop_and_lake(server, "Customer") as (things, iceberg):
+        await things.send(insert("Customer", "1", name="Alice", email="alice@example.com"))
+        await asyncio.to_thread(server.flush)
+        bob = {"name": "Bob", "email": "bob@example.com", "phone": "+1-555-0123"}
+        await things.send(insert("Customer", "2", **bob))
+        for _ in ("in the tail", "published"):
+            customers = await iceberg.query(entity_type="Customer")
+            by_name = {row.name: row for row in customers}
+            assert sorted(by_name) == ["Alice", "Bob"]
+            assert (by_name["Alice"].phone, by_name["Bob"].phone) == (None, "+1-555-0123")
             await asyncio.to_thread(server.flush)
-            bob = {"name": "Bob", "email": "bob@example.com", "phone": "+1-555-0123"}
-            await things.send(insert("Customer", "2", **bob))
-            for _ in ("in the tail", "published"):
-                customers = await iceberg.query(entity_type="Customer")
-                by_name = {row.name: row for row in customers}
-                assert sorted(by_name) == ["Alice", "Bob"]
-                assert (by_name["Alice"].phone, by_name["Bob"].phone) == (None, "+1-555-0123")
-                await asyncio.to_thread(server.flush)
 
-            schema = await iceberg.get_schema("Customer")
-            assert schema.version == 2
-            assert [field.name for field in schema.fields] == ["name", "email", "phone"]
-            assert [[field.name for field in each.fields] for each in schema.versions] == [
-                ["name", "email"],
-                ["name", "email", "phone"],
-            ]
-
-    run(story(), _PATIENCE_S)
+        schema = await iceberg.get_schema("Customer")
+        assert schema.version == 2
+        assert [field.name for field in schema.fields] == ["name", "email", "phone"]
+        assert [[field.name for field in each.fields] for each in schema.versions] == [
+            ["name", "email"],
+            ["name", "email", "phone"],
+        ]
 
 
-def test_004_a_table_has_its_schema_as_soon_as_its_first_change_is_acknowledged(server: ServerProcess) -> None:
-    async def story() -> None:
-        async with shop_and_lake(server) as (things, iceberg):
-            await things.send(insert("Visitor", "1", name="Alice", email="alice@example.com"))
-            await things.send(insert("Visitor", "2", name="Bob", email="bob@example.com", phone="+1-555-0123"))
-            schema = await iceberg.get_schema("Visitor")
-            assert {field.name: field.type for field in schema.fields} == dict.fromkeys(
-                ("name", "email", "phone"), "string"
-            )
-            assert "default.Visitor" in {table.full_name for table in await iceberg.list_tables()}
-
-    run(story(), _PATIENCE_S)
+async def test_004_a_table_has_its_schema_as_soon_as_its_first_change_is_acknowledged(server: ServerProcess) -> None:
+    async with shop_and_lake(server) as (things, iceberg):
+        await things.send(insert("Visitor", "1", name="Alice", email="alice@example.com"))
+        await things.send(insert("Visitor", "2", name="Bob", email="bob@example.com", phone="+1-555-0123"))
+        schema = await iceberg.get_schema("Visitor")
+        assert {field.name: field.type for field in schema.fields} == dict.fromkeys(
+            ("name", "email", "phone"), "string"
+        )
+        assert "default.Visitor" in {table.full_name for table in await iceberg.list_tables()}
 
 
-def test_004_a_month_of_orders_is_a_partition(server: ServerProcess) -> None:
+async def test_004_a_month_of_orders_is_a_partition(server: ServerProcess) -> None:
     days = ["2023-12-31", "2024-01-01", "2024-01-15", "2024-01-31", "2024-02-01"]
-
-    async def story() -> None:
-        async with shop_and_lake(server, "Order") as (things, iceberg):
-            await things.send([insert("Order", f"{n}", number=n, date=day) for n, day in enumerate(days)])
-            for _ in ("in the tail", "published"):
-                jan_events = await iceberg.query(
-                    entity_type="Order",
-                    partition={"date_start": "2024-01-01", "date_end": "2024-01-31"},
-                )
-                assert sorted(row.number for row in jan_events) == [1, 2, 3]
-                as_in_the_seed = await iceberg.query(
-                    entity_type="Order", partition={"dateStart": "2024-01-01", "dateEnd": "2024-01-31"}
-                )
-                assert len(as_in_the_seed) == 3
-                one_day = await iceberg.query(entity_type="Order", partition={"date": "2024-02-01"})
-                assert [row.number for row in one_day] == [4]
-                await asyncio.to_thread(server.flush)
-
-    run(story(), _PATIENCE_S)
+    async with shop_and_lake(server, "Order") as (things, iceberg):
+        await things.send([insert("Order", f"{n}", number=n, date=day) for n, day in enumerate(days)])
+        for _ in ("in the tail", "published"):
+            jan_events = await iceberg.query(
+                entity_type="Order",
+                partition={"date_start": "2024-01-01", "date_end": "2024-01-31"},
+            )
+            assert sorted(row.number for row in jan_events) == [1, 2, 3]
+            as_in_the_seed = await iceberg.query(
+                entity_type="Order", partition={"dateStart": "2024-01-01", "dateEnd": "2024-01-31"}
+            )
+            assert len(as_in_the_seed) == 3
+            one_day = await iceberg.query(entity_type="Order", partition={"date": "2024-02-01"})
+            assert [row.number for row in one_day] == [4]
+            await asyncio.to_thread(server.flush)
 
 
-def test_004_events_by_month_in_our_sql_and_from_the_parquet_files(server: ServerProcess) -> None:
+async def test_004_events_by_month_in_our_sql_and_from_the_parquet_files(server: ServerProcess) -> None:
     """The files are those of a table that only ever grew, as the document's are: nothing in them is deleted."""
     moments = ["2024-01-15T08:00:00Z", "2024-01-31T23:59:59Z", "2024-02-01T00:00:00Z"]
     sql = "SELECT DATE_TRUNC('month', ts) as month, COUNT(*) as events FROM {} GROUP BY 1 ORDER BY 1"
     months = [(datetime(2024, month, 1, tzinfo=UTC), count) for month, count in ((1, 2), (2, 1))]
-
-    async def story() -> None:
-        async with shop_and_lake(server) as (things, iceberg):
-            await things.send([insert("tenant_a.visits", f"{n}", ts=ts) for n, ts in enumerate(moments)])
-            results = await iceberg.query(sql.format("tenant_a.visits"))
-            assert [(row.month, row.events) for row in results] == months
-
-    run(story(), _PATIENCE_S)
+    async with shop_and_lake(server) as (things, iceberg):
+        await things.send([insert("tenant_a.visits", f"{n}", ts=ts) for n, ts in enumerate(moments)])
+        results = await iceberg.query(sql.format("tenant_a.visits"))
+        assert [(row.month, row.events) for row in results] == months
     server.flush()
     files = server.home / "warehouse" / "tenant_a" / "visits" / "**" / "*.parquet"
     with duckdb.connect() as db:
@@ -462,71 +410,60 @@ def test_004_events_by_month_in_our_sql_and_from_the_parquet_files(server: Serve
 # --- what SQL can say ------------------------------------------------------------------------------------------------
 
 
-def test_joins_windows_and_ctes_work_over_tail_and_tables_together(server: ServerProcess) -> None:
+async def test_joins_windows_and_ctes_work_over_tail_and_tables_together(server: ServerProcess) -> None:
     people = {"1": "Oslo", "2": "Rome", "3": "Oslo"}
     sales = [("1", 5), ("1", 9), ("2", 4), ("3", 8), ("3", 1)]
-
-    async def story() -> None:
-        async with shop_and_lake(server, "people", "sales") as (shop, lake):
-            await shop.send([insert("people", key, id=key, city=city) for key, city in people.items()])
-            await asyncio.to_thread(server.flush)  # one table is published, the other one is in the tail
-            rows = enumerate(sales)
-            await shop.send([insert("sales", f"{n}", person=key, amount=amount) for n, (key, amount) in rows])
-            result = await lake.query(
-                """
-                WITH by_city AS (
-                  SELECT city, person, SUM(amount) AS amount,
-                         RANK() OVER (PARTITION BY city ORDER BY SUM(amount) DESC) AS place
-                  FROM sales JOIN people ON people.id = sales.person
-                  GROUP BY city, person
-                )
-                SELECT city, person, amount FROM by_city WHERE place = $place ORDER BY city
-                """,
-                {"place": 1},
+    async with shop_and_lake(server, "people", "sales") as (shop, lake):
+        await shop.send([insert("people", key, id=key, city=city) for key, city in people.items()])
+        await asyncio.to_thread(server.flush)  # one table is published, the other one is in the tail
+        rows = enumerate(sales)
+        await shop.send([insert("sales", f"{n}", person=key, amount=amount) for n, (key, amount) in rows])
+        result = await lake.query(
+            """
+            WITH by_city AS (
+              SELECT city, person, SUM(amount) AS amount,
+                     RANK() OVER (PARTITION BY city ORDER BY SUM(amount) DESC) AS place
+              FROM sales JOIN people ON people.id = sales.person
+              GROUP BY city, person
             )
-            assert [tuple(row) for row in result] == [("Oslo", "1", 14), ("Rome", "2", 4)]
-            positional = await lake.query("SELECT COUNT(*) FROM sales WHERE amount BETWEEN $1 AND $2", [4, 8])
-            assert positional.scalar() == 3
-            limited = await lake.query("SELECT amount FROM sales ORDER BY amount DESC", limit=2)
-            assert ([row.amount for row in limited], limited.truncated) == ([9, 8], True)
-
-    run(story(), _PATIENCE_S)
-
-
-def test_a_star_shows_the_users_columns_and_hidden_ones_are_there_when_named(server: ServerProcess) -> None:
-    async def story() -> None:
-        async with shop_and_lake(server, "people") as (shop, lake):
-            await shop.send(insert("people", "7", id="7", city="Oslo"))
-            for _ in ("in the tail", "published"):
-                star = await lake.query("SELECT * FROM people")
-                assert dicts(star) == [{"id": "7", "city": "Oslo"}]
-                named = await lake.query("SELECT _key, city FROM people")
-                assert dicts(named) == [{"_key": "7", "city": "Oslo"}], "a key alone is no history"
-                changes = await lake.query("SELECT * FROM people__changes WHERE _key = '7' AND city = 'Oslo'")
-                assert changes.rows[-1]["_operation"] in ("INSERT", "DELETE")
-                await asyncio.to_thread(server.flush)
-
-    run(story(), _PATIENCE_S)
+            SELECT city, person, amount FROM by_city WHERE place = $place ORDER BY city
+            """,
+            {"place": 1},
+        )
+        assert [tuple(row) for row in result] == [("Oslo", "1", 14), ("Rome", "2", 4)]
+        positional = await lake.query("SELECT COUNT(*) FROM sales WHERE amount BETWEEN $1 AND $2", [4, 8])
+        assert positional.scalar() == 3
+        limited = await lake.query("SELECT amount FROM sales ORDER BY amount DESC", limit=2)
+        assert ([row.amount for row in limited], limited.truncated) == ([9, 8], True)
 
 
-def test_a_table_that_begins_with_changes_without_columns_is_answered_for(server: ServerProcess) -> None:
+async def test_a_star_shows_the_users_columns_and_hidden_ones_are_there_when_named(server: ServerProcess) -> None:
+    async with shop_and_lake(server, "people") as (shop, lake):
+        await shop.send(insert("people", "7", id="7", city="Oslo"))
+        for _ in ("in the tail", "published"):
+            star = await lake.query("SELECT * FROM people")
+            assert dicts(star) == [{"id": "7", "city": "Oslo"}]
+            named = await lake.query("SELECT _key, city FROM people")
+            assert dicts(named) == [{"_key": "7", "city": "Oslo"}], "a key alone is no history"
+            changes = await lake.query("SELECT * FROM people__changes WHERE _key = '7' AND city = 'Oslo'")
+            assert changes.rows[-1]["_operation"] in ("INSERT", "DELETE")
+            await asyncio.to_thread(server.flush)
+
+
+async def test_a_table_that_begins_with_changes_without_columns_is_answered_for(server: ServerProcess) -> None:
     """A source that was connected late sends deletes of rows that nobody has seen, and updates with old columns."""
-
-    async def story() -> None:
-        async with shop_and_lake(server) as (shop, lake):
-            for table, first in (("late", delete("late", "1")), ("bare", insert("bare", "1"))):
-                await shop.send(first)
-                keys = await lake.query(f"SELECT _key FROM {table}")  # noqa: S608 - our own names
-                assert [row["_key"] for row in keys] == ([] if table == "late" else ["1"])
-                assert (await lake.query(f"SELECT COUNT(*) FROM {table}")).rows[0].count == len(keys)  # noqa: S608
-                await shop.send(insert(table, "2", n=7))
-                found = await lake.query(f"SELECT n FROM {table} WHERE _key = '2'")  # noqa: S608
-                assert found.scalar() == 7
-            odd = update("odd", "1", before={"name": "only before"}, n=1, nothing=[])
-            await shop.send([odd, insert("odd", "2", n=2)])
-            assert (await lake.query("SELECT SUM(n) AS total FROM odd")).rows[0].total == 3
-
-    run(story(), _PATIENCE_S)
+    async with shop_and_lake(server) as (shop, lake):
+        for table, first in (("late", delete("late", "1")), ("bare", insert("bare", "1"))):
+            await shop.send(first)
+            keys = await lake.query(f"SELECT _key FROM {table}")  # noqa: S608 - our own names
+            assert [row["_key"] for row in keys] == ([] if table == "late" else ["1"])
+            assert (await lake.query(f"SELECT COUNT(*) FROM {table}")).rows[0].count == len(keys)  # noqa: S608
+            await shop.send(insert(table, "2", n=7))
+            found = await lake.query(f"SELECT n FROM {table} WHERE _key = '2'")  # noqa: S608
+            assert found.scalar() == 7
+        odd = update("odd", "1", before={"name": "only before"}, n=1, nothing=[])
+        await shop.send([odd, insert("odd", "2", n=2)])
+        assert (await lake.query("SELECT SUM(n) AS total FROM odd")).rows[0].total == 3
 
 
 _EXACT = {
@@ -588,7 +525,7 @@ async def _in_python(server: ServerProcess, moment: datetime) -> None:
     assert result.to_arrow()["most"].to_pylist() == [9223372036854775807]
 
 
-def test_decimals_in_a_table_of_somebody_else_are_exact(server: ServerProcess) -> None:
+async def test_decimals_in_a_table_of_somebody_else_are_exact(server: ServerProcess) -> None:
     price = Decimal("1234567890123456789012345678.0123456789")
     with duck_on(server.url) as duck:
         duck.execute("CREATE SCHEMA IF NOT EXISTS lake.finance")
@@ -596,12 +533,8 @@ def test_decimals_in_a_table_of_somebody_else_are_exact(server: ServerProcess) -
         duck.execute("INSERT INTO lake.finance.prices VALUES (1, ?), (2, NULL)", [price])
     sql = "SELECT id, price FROM finance.prices ORDER BY id"
     assert post(server, "/v1/query", sql=sql)["rows"] == [{"id": 1, "price": str(price)}, {"id": 2, "price": None}]
-
-    async def story() -> None:
-        result = await create_lake_client(url=server.url).query(sql)
-        assert [row.price for row in result] == [price, None]
-
-    run(story(), _PATIENCE_S)
+    result = await create_lake_client(url=server.url).query(sql)
+    assert [row.price for row in result] == [price, None]
 
 
 def _raw(server: ServerProcess, sql: str, kind: str) -> bytes:

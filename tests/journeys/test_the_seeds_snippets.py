@@ -20,7 +20,6 @@ from dolake.journal.reader import JournalReader
 from dolake.wire import MessageValidationError, validate_cdc_batch_message, validate_client_message
 from dolake.wire.binary import decode_raw_batch
 from dolake.wire.messages import RawEvent
-from tests.support.aio import run
 from tests.support.server import ServerProcess
 
 
@@ -82,7 +81,7 @@ def batch_message() -> dict[str, Any]:
     }
 
 
-def test_001_connects_sends_a_batch_and_handles_the_acknowledgement(server: ServerProcess) -> None:
+async def test_001_connects_sends_a_batch_and_handles_the_acknowledgement(server: ServerProcess) -> None:
     console: list[str] = []
 
     async def on_message(data: str) -> None:
@@ -98,34 +97,28 @@ def test_001_connects_sends_a_batch_and_handles_the_acknowledgement(server: Serv
         else:
             console.append(f"{msg['type']}: {msg['lastDurableSequence']}")
 
-    async def story() -> None:
-        headers = {"Upgrade": "websocket", "X-Client-ID": "dosql-shard-1", "X-Shard-Name": "users-shard-1"}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(f"{server.url}/lakehouse", headers=headers) as ws,
-        ):
-            await ws.send_str(json.dumps(connect_message()))
-            await ws.send_str(json.dumps(batch_message()))
-            for _ in range(2):
-                await on_message(await ws.receive_str())
-
-    run(story())
+    headers = {"Upgrade": "websocket", "X-Client-ID": "dosql-shard-1", "X-Shard-Name": "users-shard-1"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"{server.url}/lakehouse", headers=headers) as ws,
+    ):
+        await ws.send_str(json.dumps(connect_message()))
+        await ws.send_str(json.dumps(batch_message()))
+        for _ in range(2):
+            await on_message(await ws.receive_str())
     assert console == ["status: 0", "Batch 1 acknowledged: buffered"]
     (alice,) = kept(server, "dosql-shard-1", "users-shard-1")
     assert (alice.sequence, alice.operation, alice.table, alice.row_id) == (1, "INSERT", "users", "user-123")
     assert json.loads(bytes(alice.after)) == batch_message()["events"][0]["after"]  # type: ignore[arg-type]
 
 
-def test_001_reads_every_detail_of_an_acknowledgement(server: ServerProcess) -> None:
-    async def story() -> Any:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(f"{server.url}/lakehouse", headers={"X-Shard-Name": "details"}) as ws,
-        ):
-            await ws.send_str(json.dumps(batch_message() | {"correlationId": "pair-1"}))
-            return json.loads(await ws.receive_str())
-
-    ack = run(story())
+async def test_001_reads_every_detail_of_an_acknowledgement(server: ServerProcess) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"{server.url}/lakehouse", headers={"X-Shard-Name": "details"}) as ws,
+    ):
+        await ws.send_str(json.dumps(batch_message() | {"correlationId": "pair-1"}))
+        ack = json.loads(await ws.receive_str())
     assert ack["type"] == "ack"
     assert ack["correlationId"] == "pair-1"
     assert ack["sequenceNumber"] == 1
@@ -136,7 +129,7 @@ def test_001_reads_every_detail_of_an_acknowledgement(server: ServerProcess) -> 
     assert ack["details"]["circuitBreakerState"] == "closed"
 
 
-def test_002_sends_a_batch_without_connect_and_without_optional_fields(server: ServerProcess) -> None:
+async def test_002_sends_a_batch_without_connect_and_without_optional_fields(server: ServerProcess) -> None:
     ctx_id = "0a1b2c3d-dosql"
     cdc_events = [
         {
@@ -153,29 +146,24 @@ def test_002_sends_a_batch_without_connect_and_without_optional_fields(server: S
             (3, "DELETE", {"before": {"id": "user-7", "name": "Rob"}, "metadata": {"why": "asked to"}}),
         )
     ]
-
-    async def story() -> list[Any]:
-        headers = {"Upgrade": "websocket", "X-Client-ID": ctx_id, "X-Shard-Name": "users-shard-1"}
-        answers = []
-        sequence_number = 0
-        async with aiohttp.ClientSession() as session, session.ws_connect(f"{server.url}/ws", headers=headers) as ws:
-            for change in cdc_events:
-                await ws.send_str(
-                    json.dumps(
-                        {
-                            "type": "cdc_batch",
-                            "sourceDoId": ctx_id,
-                            "events": [change],
-                            "sequenceNumber": sequence_number,
-                            "timestamp": date_now(),
-                        }
-                    )
+    headers = {"Upgrade": "websocket", "X-Client-ID": ctx_id, "X-Shard-Name": "users-shard-1"}
+    answers = []
+    sequence_number = 0
+    async with aiohttp.ClientSession() as session, session.ws_connect(f"{server.url}/ws", headers=headers) as ws:
+        for change in cdc_events:
+            await ws.send_str(
+                json.dumps(
+                    {
+                        "type": "cdc_batch",
+                        "sourceDoId": ctx_id,
+                        "events": [change],
+                        "sequenceNumber": sequence_number,
+                        "timestamp": date_now(),
+                    }
                 )
-                sequence_number += 1
-                answers.append(json.loads(await ws.receive_str()))
-        return answers
-
-    answers = run(story())
+            )
+            sequence_number += 1
+            answers.append(json.loads(await ws.receive_str()))
     assert [(ack["type"], ack["sequenceNumber"], ack["status"]) for ack in answers] == [
         ("ack", 0, "buffered"),
         ("ack", 1, "buffered"),

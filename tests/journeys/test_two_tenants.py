@@ -18,7 +18,6 @@ from dolake.client.sync import connect
 from dolake.errors import UnknownTable
 from dolake.identity.store import TokenFile
 from dolake.identity.tokens import mint
-from tests.support.aio import run
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker
 
@@ -126,15 +125,12 @@ def test_answers_and_figures_have_no_trace_of_others(lake: Lake) -> None:
     assert "tenant_b.orders" in json.dumps(lake.ask("boss", "/status")[1]["lag"])
 
 
-def test_a_subscription_to_anothers_table_is_to_one_that_is_not_there(lake: Lake) -> None:
-    async def story() -> None:
-        headers = {"Authorization": f"Bearer {lake.tokens['tenant_a']}"}
-        for table, kind in (("tenant_a.orders", "subscribed"), ("tenant_b.orders", "error")):
-            async with Speaker(lake.server.url, path="/v1/subscribe", headers=headers) as speaker:
-                answer = await speaker.ask({"type": "subscribe", "tables": [table]})
-                assert answer["type"] == kind, answer
-
-    run(story())
+async def test_a_subscription_to_anothers_table_is_to_one_that_is_not_there(lake: Lake) -> None:
+    headers = {"Authorization": f"Bearer {lake.tokens['tenant_a']}"}
+    for table, kind in (("tenant_a.orders", "subscribed"), ("tenant_b.orders", "error")):
+        async with Speaker(lake.server.url, path="/v1/subscribe", headers=headers) as speaker:
+            answer = await speaker.ask({"type": "subscribe", "tables": [table]})
+            assert answer["type"] == kind, answer
 
 
 def test_the_client_asks_with_its_token(lake: Lake) -> None:

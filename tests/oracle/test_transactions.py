@@ -9,30 +9,29 @@ from dolake.changes import Batch, StreamId
 from dolake.journal.reader import JournalReader
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from tests.support import speaker
-from tests.support.aio import run
 from tests.support.journals import keep, opened
 
 _LIMITS = Limits(events_max=1_000, bytes_max=1 << 20, transaction_wait_max_ms=1 << 40, transaction_bytes_max=1 << 20)
 _A, _B = StreamId("a"), StreamId("b")
 
 
-def test_nothing_is_published_of_a_transaction_in_which_one_that_is_open_began(tmp_path: Path) -> None:
+async def test_nothing_is_published_of_a_transaction_in_which_one_that_is_open_began(tmp_path: Path) -> None:
     """A's transaction is 0, 1 and 3; B's began at 2 and is open. A publish of 0 and 1 would show half of A's."""
     journal = (_batch(_A, 1, 2, "t1"), _batch(_B, 1, 1, "t2"), _batch(_A, 3, 3, "t1", is_end=True))
-    assert _cut(tmp_path, *journal).end == 0
+    assert (await _cut(tmp_path, *journal)).end == 0
 
 
-def test_what_is_whole_before_such_a_transaction_is_published(tmp_path: Path) -> None:
+async def test_what_is_whole_before_such_a_transaction_is_published(tmp_path: Path) -> None:
     journal = (
         _batch(_A, 1, 2, None),
         _batch(_A, 3, 4, "t1"),
         _batch(_B, 1, 1, "t2"),
         _batch(_A, 5, 5, "t1", is_end=True),
     )
-    assert _cut(tmp_path, *journal).end == 2
+    assert (await _cut(tmp_path, *journal)).end == 2
 
 
-def test_a_full_cut_goes_on_to_where_no_transaction_is_split(tmp_path: Path) -> None:
+async def test_a_full_cut_goes_on_to_where_no_transaction_is_split(tmp_path: Path) -> None:
     """The cut is full at once, and the first place at which everything is whole is behind both transactions."""
     journal = (
         _batch(_A, 1, 2, "t1"),
@@ -42,17 +41,14 @@ def test_a_full_cut_goes_on_to_where_no_transaction_is_split(tmp_path: Path) -> 
         _batch(_B, 4, 4, None),
     )
     limits = Limits(1, 1 << 20, 1 << 40, 1 << 20)
-    assert _cut(tmp_path, *journal, limits=limits).end == 6
+    assert (await _cut(tmp_path, *journal, limits=limits)).end == 6
 
 
-def _cut(directory: Path, *batches: Batch, limits: Limits = _LIMITS) -> Cut:
-    async def story() -> Cut:
-        async with opened(directory) as journal:
-            await keep(journal, *batches)
-            with JournalReader(directory) as reader:
-                return next_cut(reader, 0, journal.durable, limits)
-
-    return run(story())
+async def _cut(directory: Path, *batches: Batch, limits: Limits = _LIMITS) -> Cut:
+    async with opened(directory) as journal:
+        await keep(journal, *batches)
+        with JournalReader(directory) as reader:
+            return next_cut(reader, 0, journal.durable, limits)
 
 
 def _batch(stream: StreamId, first: int, last: int, transaction: str | None, *, is_end: bool = False) -> Batch:

@@ -16,7 +16,6 @@ from dolake.journal.reader import JournalReader
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.settings import JournalSettings
 from tests.support import speaker
-from tests.support.aio import run
 from tests.support.disk import Clock
 from tests.support.journals import keep, opened
 from tests.support.property import examples
@@ -44,67 +43,64 @@ def batch_of(
     return Batch(stream, 0, number, first, first + len(events) - 1, len(events), ("users",), payload)
 
 
-def cut_of(
+async def cut_of(
     directory: Path, batches: Sequence[Batch], *, limits: Limits = LIMITS, now_ms: int = 0, start: int = 0, **more: Any
 ) -> Cut:
-    async def write() -> None:
-        async with opened(directory, clock=Clock(), settings=JournalSettings()) as journal:
-            await keep(journal, *batches)
-
-    run(write())
+    async with opened(directory, clock=Clock(), settings=JournalSettings()) as journal:
+        await keep(journal, *batches)
     with JournalReader(directory) as reader:
         return next_cut(reader, start, reader.durable(), limits, now_ms=now_ms, **more)
 
 
-def test_a_cut_ends_with_the_batch_that_reaches_its_limit(tmp_path: Path) -> None:
+async def test_a_cut_ends_with_the_batch_that_reaches_its_limit(tmp_path: Path) -> None:
     batches = [batch_of(A, number, number * 10, [None] * 10) for number in range(1, 6)]
     few = Limits(25, 1 << 20, 0, 1 << 20)
-    cut = cut_of(tmp_path, batches, limits=few)
+    cut = await cut_of(tmp_path, batches, limits=few)
     assert (cut.start, cut.end, set(cut.tables)) == (0, 30, {"users"})
     with JournalReader(tmp_path) as reader:
         rest = next_cut(reader, cut.end, 50, few, place=cut.next_place)
     assert (rest.start, rest.end) == (30, 50)
 
 
-def test_an_open_transaction_waits_and_so_does_what_follows_it(tmp_path: Path) -> None:
+async def test_an_open_transaction_waits_and_so_does_what_follows_it(tmp_path: Path) -> None:
     batches = [batch_of(A, 1, 1, [None, None, "t1", "t1"]), batch_of(B, 1, 1, [None] * 3)]
-    cut = cut_of(tmp_path, batches)
+    cut = await cut_of(tmp_path, batches)
     assert (cut.start, cut.end) == (0, 2)
 
 
-def test_an_open_transaction_at_the_beginning_leaves_nothing_to_publish(tmp_path: Path) -> None:
-    cut = cut_of(tmp_path, [batch_of(A, 1, 1, ["t1", "t1"])])
+async def test_an_open_transaction_at_the_beginning_leaves_nothing_to_publish(tmp_path: Path) -> None:
+    cut = await cut_of(tmp_path, [batch_of(A, 1, 1, ["t1", "t1"])])
     assert (cut.slices, cut.end) == ((), 0)
     assert cut.waiting_since_ms is not None
 
 
-def test_a_transaction_is_complete_at_its_end_at_the_next_one_and_at_a_change_without_one(tmp_path: Path) -> None:
-    ended = cut_of(tmp_path / "ended", [batch_of(A, 1, 1, ["t1"]), batch_of(A, 2, 2, ["t1"], end=True)])
+async def test_a_transaction_is_complete_at_its_end_at_the_next_one_and_at_a_change_without_one(tmp_path: Path) -> None:
+    ended = await cut_of(tmp_path / "ended", [batch_of(A, 1, 1, ["t1"]), batch_of(A, 2, 2, ["t1"], end=True)])
     assert ended.end == 2
-    followed = cut_of(tmp_path / "followed", [batch_of(A, 1, 1, ["t1", "t1", "t2"])])
+    followed = await cut_of(tmp_path / "followed", [batch_of(A, 1, 1, ["t1", "t1", "t2"])])
     assert followed.end == 2
-    plain = cut_of(tmp_path / "plain", [batch_of(A, 1, 1, ["t1"]), batch_of(A, 2, 2, [None])])
+    plain = await cut_of(tmp_path / "plain", [batch_of(A, 1, 1, ["t1"]), batch_of(A, 2, 2, [None])])
     assert plain.end == 2
 
 
-def test_a_transaction_of_one_stream_is_not_ended_by_another_stream(tmp_path: Path) -> None:
-    cut = cut_of(tmp_path, [batch_of(A, 1, 1, [None, "t1"]), batch_of(B, 1, 1, ["t1"], end=True)])
+async def test_a_transaction_of_one_stream_is_not_ended_by_another_stream(tmp_path: Path) -> None:
+    cut = await cut_of(tmp_path, [batch_of(A, 1, 1, [None, "t1"]), batch_of(B, 1, 1, ["t1"], end=True)])
     assert cut.end == 1
 
 
-def test_a_transaction_that_waited_for_long_is_published_as_it_is(tmp_path: Path) -> None:
-    cut = cut_of(tmp_path, [batch_of(A, 1, 1, ["t1", "t1"])], now_ms=10**15)
+async def test_a_transaction_that_waited_for_long_is_published_as_it_is(tmp_path: Path) -> None:
+    cut = await cut_of(tmp_path, [batch_of(A, 1, 1, ["t1", "t1"])], now_ms=10**15)
     assert cut.end == 2
 
 
-def test_a_transaction_that_grew_too_large_is_published_as_it_is(tmp_path: Path) -> None:
+async def test_a_transaction_that_grew_too_large_is_published_as_it_is(tmp_path: Path) -> None:
     small = Limits(1, 1, 10**9, 1_000)
     batches = [batch_of(A, number, number * 10, ["t1"] * 10) for number in range(1, 4)]
-    cut = cut_of(tmp_path, batches, limits=small)
+    cut = await cut_of(tmp_path, batches, limits=small)
     assert 0 < cut.end < 30
 
 
-def test_a_change_of_the_table_parts_a_transaction_of_another_stream_in_two_and_no_more(tmp_path: Path) -> None:
+async def test_a_change_of_the_table_parts_a_transaction_of_another_stream_in_two_and_no_more(tmp_path: Path) -> None:
     """Also where the publishes after it are so small that they end before the transaction goes on."""
     batches = [
         batch_of(A, 1, 1, ["t1", "t1"]),
@@ -114,7 +110,7 @@ def test_a_change_of_the_table_parts_a_transaction_of_another_stream_in_two_and_
         batch_of(B, 3, 3, [None]),
         batch_of(A, 3, 5, ["t1"], end=True),
     ]
-    cut = cut_of(tmp_path, batches, limits=Limits(1, 1 << 20, 10**15, 1 << 30))
+    cut = await cut_of(tmp_path, batches, limits=Limits(1, 1 << 20, 10**15, 1 << 30))
     ends = [cut.end]
     with JournalReader(tmp_path) as reader:
         while cut.end < 8:
@@ -123,10 +119,10 @@ def test_a_change_of_the_table_parts_a_transaction_of_another_stream_in_two_and_
     assert ends == [2, 3, 4, 8]
 
 
-def test_slices_cover_the_cut_without_gap_or_overlap(tmp_path: Path) -> None:
+async def test_slices_cover_the_cut_without_gap_or_overlap(tmp_path: Path) -> None:
     batches = [batch_of(A, number, number * 1_000, [None] * 1_000) for number in range(1, 46)]
     wide = Limits(100_000, 1 << 30, 0, 1 << 30)
-    cut = cut_of(tmp_path, batches, limits=wide, parallel=8)
+    cut = await cut_of(tmp_path, batches, limits=wide, parallel=8)
     assert [part.start for part in cut.slices] == [0, *(part.end for part in cut.slices[:-1])]
     assert (cut.slices[-1].end, len(cut.slices)) == (45_000, 2)
 
@@ -140,7 +136,7 @@ def test_slices_cover_the_cut_without_gap_or_overlap(tmp_path: Path) -> None:
     ),
     events_max=st.integers(1, 6),
 )
-def test_no_transaction_is_ever_split(
+async def test_no_transaction_is_ever_split(
     tmp_path_factory: Any, plan: list[tuple[StreamId, list[str | None]]], events_max: int
 ) -> None:
     sequences, numbers = {A: 1, B: 1}, {A: 1, B: 1}
@@ -152,7 +148,7 @@ def test_no_transaction_is_ever_split(
         numbers[stream] += 1
     directory = tmp_path_factory.mktemp("journal")
     limits = Limits(events_max, 1 << 20, 10**15, 1 << 30)
-    cut = cut_of(directory, batches, limits=limits)
+    cut = await cut_of(directory, batches, limits=limits)
     for stream in (A, B):
         own = [(at, transaction) for at, (owner, transaction) in enumerate(owners) if owner == stream]
         for (at, before), (after, transaction) in pairwise(own):

@@ -194,16 +194,12 @@ def test_a_backlog_is_cut_into_publishes(lake: ServerProcess, catalog: RestCatal
     assert len(rows_of(catalog, "default.many")) == 5_000
 
 
-def test_senders_hear_when_their_changes_are_in_the_tables(lake: ServerProcess) -> None:
-    async def persisted() -> dict[str, Any]:
-        async with Speaker(lake.url) as speaker:
-            assert (await speaker.ask(batch(1, [event(1, table="heard")], source="listener")))["status"] == "buffered"
-            answer = await speaker.ask({"type": "flush_request", "sourceDoId": "listener"})
-            while answer.get("status") != "persisted":
-                answer = await speaker.hear(_WAIT_S)
-            return answer
-
-    answer = run(persisted(), timeout_s=_WAIT_S)
+async def test_senders_hear_when_their_changes_are_in_the_tables(lake: ServerProcess) -> None:
+    async with Speaker(lake.url) as speaker:
+        assert (await speaker.ask(batch(1, [event(1, table="heard")], source="listener")))["status"] == "buffered"
+        answer = await speaker.ask({"type": "flush_request", "sourceDoId": "listener"})
+        while answer.get("status") != "persisted":
+            answer = await speaker.hear(_WAIT_S)
     assert answer["sequenceNumber"] == 1
     assert status_of(lake)["journal"]["consumers"]["pipeline"] == status_of(lake)["committedPosition"]
 

@@ -28,7 +28,6 @@ from dolake.receiver.limiter import retry_delay_ms
 from dolake.receiver.progress import Progress
 from dolake.settings import JournalSettings, RateLimitConfig
 from dolake.wire.messages import encode
-from tests.support.aio import run
 from tests.support.disk import Clock
 
 LIMITS = RateLimitConfig()
@@ -50,29 +49,23 @@ async def answering(home: Path) -> AsyncIterator[tuple[Answers, Progress, Clock]
         await journal.close()
 
 
-def ack_of(home: Path, appended: Appended | None, *, correlation_id: Any = UNSET, breaker: Any = "closed") -> Any:
-    async def story() -> Any:
-        async with answering(home) as (answers, progress, _):
-            progress.breaker = breaker
-            return json.loads(encode(answers.ack(7, appended, correlation_id, LIMITS)))
-
-    return run(story())
+async def ack_of(home: Path, appended: Appended | None, *, correlation_id: Any = UNSET, breaker: Any = "closed") -> Any:
+    async with answering(home) as (answers, progress, _):
+        progress.breaker = breaker
+        return json.loads(encode(answers.ack(7, appended, correlation_id, LIMITS)))
 
 
-def nack_of(home: Path, error: DoLakeError, *, correlation_id: Any = UNSET, is_closing: bool = False) -> Any:
-    async def story() -> Any:
-        async with answering(home) as (answers, _, _clock):
-            said = answers.nack(7, error, correlation_id, retry_delay_ms=250, is_closing=is_closing)
-            return json.loads(encode(said))
-
-    return run(story())
+async def nack_of(home: Path, error: DoLakeError, *, correlation_id: Any = UNSET, is_closing: bool = False) -> Any:
+    async with answering(home) as (answers, _, _clock):
+        said = answers.nack(7, error, correlation_id, retry_delay_ms=250, is_closing=is_closing)
+        return json.loads(encode(said))
 
 
 # --- acks ------------------------------------------------------------------------------------------------------------
 
 
-def test_new_changes_are_buffered_with_position_and_details(home: Path) -> None:
-    ack = ack_of(home, Appended(end=30, change_count=3, duplicate_count=2))
+async def test_new_changes_are_buffered_with_position_and_details(home: Path) -> None:
+    ack = await ack_of(home, Appended(end=30, change_count=3, duplicate_count=2))
     assert ack["type"] == "ack"
     assert ack["timestamp"] == Clock().now_ms
     assert ack["sequenceNumber"] == 7
@@ -87,14 +80,14 @@ def test_new_changes_are_buffered_with_position_and_details(home: Path) -> None:
     assert "correlationId" not in ack
 
 
-def test_known_changes_are_a_duplicate(home: Path) -> None:
-    ack = ack_of(home, Appended(end=30, change_count=0, duplicate_count=4))
+async def test_known_changes_are_a_duplicate(home: Path) -> None:
+    ack = await ack_of(home, Appended(end=30, change_count=0, duplicate_count=4))
     assert ack["status"] == "duplicate"
     assert ack["details"]["eventsProcessed"] == 4
 
 
-def test_what_needed_no_writing_is_ok(home: Path) -> None:
-    ack = ack_of(home, None)
+async def test_what_needed_no_writing_is_ok(home: Path) -> None:
+    ack = await ack_of(home, None)
     assert ack["status"] == "ok"
     assert ack["details"]["eventsProcessed"] == 0
     assert "batchId" not in ack
@@ -102,41 +95,37 @@ def test_what_needed_no_writing_is_ok(home: Path) -> None:
 
 
 @pytest.mark.parametrize("breaker", ["open", "half-open"])
-def test_changes_taken_while_publishing_fails_are_fallback(home: Path, breaker: str) -> None:
-    ack = ack_of(home, Appended(end=30, change_count=3), breaker=breaker)
+async def test_changes_taken_while_publishing_fails_are_fallback(home: Path, breaker: str) -> None:
+    ack = await ack_of(home, Appended(end=30, change_count=3), breaker=breaker)
     assert ack["status"] == "fallback"
     assert ack["details"]["circuitBreakerState"] == breaker
 
 
-def test_a_duplicate_stays_a_duplicate_while_publishing_fails(home: Path) -> None:
-    assert ack_of(home, Appended(end=30, change_count=0, duplicate_count=1), breaker="open")["status"] == "duplicate"
+async def test_a_duplicate_stays_a_duplicate_while_publishing_fails(home: Path) -> None:
+    assert (await ack_of(home, Appended(end=30, change_count=0, duplicate_count=1), breaker="open"))[
+        "status"
+    ] == "duplicate"
 
 
 @pytest.mark.parametrize("correlation_id", ["c-1", "", "Zoë"])
-def test_the_correlation_id_is_echoed(home: Path, correlation_id: str) -> None:
-    assert ack_of(home, None, correlation_id=correlation_id)["correlationId"] == correlation_id
-    assert nack_of(home, Unavailable("x"), correlation_id=correlation_id)["correlationId"] == correlation_id
+async def test_the_correlation_id_is_echoed(home: Path, correlation_id: str) -> None:
+    assert (await ack_of(home, None, correlation_id=correlation_id))["correlationId"] == correlation_id
+    assert (await nack_of(home, Unavailable("x"), correlation_id=correlation_id))["correlationId"] == correlation_id
 
 
-def test_an_ack_says_how_long_it_is_until_the_next_flush(home: Path) -> None:
-    async def story() -> None:
-        async with answering(home) as (answers, progress, clock):
-            progress.next_flush_ms = clock() + 1500
-            assert json.loads(encode(answers.ack(1, None, UNSET, LIMITS)))["details"]["timeUntilFlush"] == 1500
-            clock.move(2000)
-            assert json.loads(encode(answers.ack(1, None, UNSET, LIMITS)))["details"]["timeUntilFlush"] == 0
-
-    run(story())
+async def test_an_ack_says_how_long_it_is_until_the_next_flush(home: Path) -> None:
+    async with answering(home) as (answers, progress, clock):
+        progress.next_flush_ms = clock() + 1500
+        assert json.loads(encode(answers.ack(1, None, UNSET, LIMITS)))["details"]["timeUntilFlush"] == 1500
+        clock.move(2000)
+        assert json.loads(encode(answers.ack(1, None, UNSET, LIMITS)))["details"]["timeUntilFlush"] == 0
 
 
-def test_persisted_carries_the_path_and_the_committed_position(home: Path) -> None:
-    async def story() -> Any:
-        async with answering(home) as (answers, progress, _):
-            progress.add_durable(30, 1, 1, 1)
-            progress.published(20, "warehouse/default/users")
-            return json.loads(encode(answers.persisted(7, "warehouse/default/users", LIMITS)))
-
-    ack = run(story())
+async def test_persisted_carries_the_path_and_the_committed_position(home: Path) -> None:
+    async with answering(home) as (answers, progress, _):
+        progress.add_durable(30, 1, 1, 1)
+        progress.published(20, "warehouse/default/users")
+        ack = json.loads(encode(answers.persisted(7, "warehouse/default/users", LIMITS)))
     assert (ack["type"], ack["status"], ack["sequenceNumber"]) == ("ack", "persisted", 7)
     assert ack["details"]["persistedPath"] == "warehouse/default/users"
     assert ack["details"]["position"] == 20
@@ -160,10 +149,10 @@ def test_persisted_carries_the_path_and_the_committed_position(home: Path) -> No
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
-def test_every_refusal_has_its_reason_and_says_whether_to_send_again(
+async def test_every_refusal_has_its_reason_and_says_whether_to_send_again(
     home: Path, error: DoLakeError, reason: str, should_retry: bool
 ) -> None:
-    nack = nack_of(home, error)
+    nack = await nack_of(home, error)
     assert nack["type"] == "nack"
     assert nack["timestamp"] == Clock().now_ms
     assert nack["sequenceNumber"] == 7
@@ -172,35 +161,35 @@ def test_every_refusal_has_its_reason_and_says_whether_to_send_again(
     assert error.message in nack["errorMessage"]
 
 
-def test_while_the_server_stops_unavailable_means_shutting_down(home: Path) -> None:
-    nack = nack_of(home, Unavailable("the journal is closed"), is_closing=True)
+async def test_while_the_server_stops_unavailable_means_shutting_down(home: Path) -> None:
+    nack = await nack_of(home, Unavailable("the journal is closed"), is_closing=True)
     assert nack["reason"] == "shutting_down"
     assert nack["shouldRetry"] is True
     assert nack["retryDelayMs"] == 250
 
 
-def test_a_full_journal_is_full_also_while_the_server_stops(home: Path) -> None:
-    assert nack_of(home, BufferOverflowError("full"), is_closing=True)["reason"] == "buffer_full"
+async def test_a_full_journal_is_full_also_while_the_server_stops(home: Path) -> None:
+    assert (await nack_of(home, BufferOverflowError("full"), is_closing=True))["reason"] == "buffer_full"
 
 
-def test_who_may_send_again_is_told_when(home: Path) -> None:
-    assert nack_of(home, BufferOverflowError("full"))["retryDelayMs"] == 250
-    assert "retryDelayMs" not in nack_of(home, MessageValidationError("bad"))
+async def test_who_may_send_again_is_told_when(home: Path) -> None:
+    assert (await nack_of(home, BufferOverflowError("full")))["retryDelayMs"] == 250
+    assert "retryDelayMs" not in await nack_of(home, MessageValidationError("bad"))
 
 
-def test_a_gap_names_the_expected_number_and_needs_no_delay(home: Path) -> None:
-    nack = nack_of(home, InvalidSequence("gap", expected=5))
+async def test_a_gap_names_the_expected_number_and_needs_no_delay(home: Path) -> None:
+    nack = await nack_of(home, InvalidSequence("gap", expected=5))
     assert nack["expectedSequenceNumber"] == 5
     assert "retryDelayMs" not in nack
 
 
 @pytest.mark.parametrize("is_event", [True, False])
-def test_a_size_violation_names_the_limit(home: Path, is_event: bool) -> None:
-    assert nack_of(home, TooLarge("large", size_max=4096, is_event=is_event))["maxSize"] == 4096
+async def test_a_size_violation_names_the_limit(home: Path, is_event: bool) -> None:
+    assert (await nack_of(home, TooLarge("large", size_max=4096, is_event=is_event)))["maxSize"] == 4096
 
 
-def test_a_bad_message_is_told_the_place_the_problem_and_a_hint(home: Path) -> None:
-    nack = nack_of(home, MessageValidationError("Expected `str`", path="$.events[3].rowId", hint="send text"))
+async def test_a_bad_message_is_told_the_place_the_problem_and_a_hint(home: Path) -> None:
+    nack = await nack_of(home, MessageValidationError("Expected `str`", path="$.events[3].rowId", hint="send text"))
     assert nack["errorMessage"] == "events[3].rowId: Expected `str` (send text)"
     assert nack["details"] == [{"path": "$.events[3].rowId", "message": "Expected `str`", "hint": "send text"}]
 
@@ -238,32 +227,29 @@ def test_retry_delays_double_up_to_the_longest() -> None:
 # --- the status ------------------------------------------------------------------------------------------------------
 
 
-def test_the_status_counts_what_waits(home: Path) -> None:
-    async def story() -> None:
-        async with answering(home) as (answers, progress, clock):
-            empty = json.loads(encode(answers.status("idle", 0)))
-            assert empty == {
-                "type": "status",
-                "timestamp": clock(),
-                "state": "idle",
-                "buffer": {"batchCount": 0, "eventCount": 0, "totalSizeBytes": 0, "utilization": 0.0},
-                "connectedSources": 0,
-            }
-            progress.add_durable(10, 2, 700, 111)
-            progress.published(4, "somewhere")
-            progress.next_flush_ms = 222
-            full = json.loads(encode(answers.status("receiving", 3)))
-            assert full["state"] == "receiving"
-            assert full["connectedSources"] == 3
-            assert full["buffer"] == {
-                "batchCount": 2,
-                "eventCount": 6,
-                "totalSizeBytes": 700,
-                "utilization": 0.0,
-                "oldestBatchTime": 111,
-                "newestBatchTime": 111,
-            }
-            assert full["lastFlushTime"] == clock()
-            assert full["nextFlushTime"] == 222
-
-    run(story())
+async def test_the_status_counts_what_waits(home: Path) -> None:
+    async with answering(home) as (answers, progress, clock):
+        empty = json.loads(encode(answers.status("idle", 0)))
+        assert empty == {
+            "type": "status",
+            "timestamp": clock(),
+            "state": "idle",
+            "buffer": {"batchCount": 0, "eventCount": 0, "totalSizeBytes": 0, "utilization": 0.0},
+            "connectedSources": 0,
+        }
+        progress.add_durable(10, 2, 700, 111)
+        progress.published(4, "somewhere")
+        progress.next_flush_ms = 222
+        full = json.loads(encode(answers.status("receiving", 3)))
+        assert full["state"] == "receiving"
+        assert full["connectedSources"] == 3
+        assert full["buffer"] == {
+            "batchCount": 2,
+            "eventCount": 6,
+            "totalSizeBytes": 700,
+            "utilization": 0.0,
+            "oldestBatchTime": 111,
+            "newestBatchTime": 111,
+        }
+        assert full["lastFlushTime"] == clock()
+        assert full["nextFlushTime"] == 222

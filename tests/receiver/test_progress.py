@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dolake.errors import FlushError
 from dolake.positions import Position
 from dolake.receiver.progress import Progress, Tail
-from tests.support.aio import run
 from tests.support.disk import Clock
 
 
@@ -105,84 +104,69 @@ def test_a_tail_of_millions_of_batches_costs_little_memory() -> None:
 # --- publishing ------------------------------------------------------------------------------------------------------
 
 
-def test_a_publish_is_told_to_all_who_listen() -> None:
-    async def story() -> None:
-        progress = await progress_with(10)
-        heard: list[tuple[Position, str]] = []
-        progress.on_published(lambda position, path: heard.append((position, path)))
-        progress.on_published(lambda position, path: heard.append((position, path)))
-        flushing = [progress.is_flushing]
-        progress.publish_started()
-        flushing.append(progress.is_flushing)
-        progress.published(10, "warehouse/default")
-        flushing.append(progress.is_flushing)
-        assert heard == [(10, "warehouse/default")] * 2
-        assert flushing == [False, True, False]
-        assert progress.flush_count == 1
-        assert progress.last_flush_ms == Clock().now_ms
-
-    run(story())
+async def test_a_publish_is_told_to_all_who_listen() -> None:
+    progress = await progress_with(10)
+    heard: list[tuple[Position, str]] = []
+    progress.on_published(lambda position, path: heard.append((position, path)))
+    progress.on_published(lambda position, path: heard.append((position, path)))
+    flushing = [progress.is_flushing]
+    progress.publish_started()
+    flushing.append(progress.is_flushing)
+    progress.published(10, "warehouse/default")
+    flushing.append(progress.is_flushing)
+    assert heard == [(10, "warehouse/default")] * 2
+    assert flushing == [False, True, False]
+    assert progress.flush_count == 1
+    assert progress.last_flush_ms == Clock().now_ms
 
 
-def test_a_flush_that_was_asked_for_is_wanted_until_one_starts() -> None:
-    async def story() -> None:
-        progress = await progress_with()
-        progress.request_flush()
-        await asyncio.wait_for(progress.flush_wanted.wait(), 1)
-        progress.publish_started()
-        assert not progress.flush_wanted.is_set()
-        progress.request_flush()
-        progress.published(0, "")
-        assert progress.flush_wanted.is_set(), "asked for while another was running: that one may not cover it"
-
-    run(story())
+async def test_a_flush_that_was_asked_for_is_wanted_until_one_starts() -> None:
+    progress = await progress_with()
+    progress.request_flush()
+    await asyncio.wait_for(progress.flush_wanted.wait(), 1)
+    progress.publish_started()
+    assert not progress.flush_wanted.is_set()
+    progress.request_flush()
+    progress.published(0, "")
+    assert progress.flush_wanted.is_set(), "asked for while another was running: that one may not cover it"
 
 
-def test_waiting_for_a_position_ends_when_a_publish_covers_it() -> None:
-    async def story() -> None:
-        progress = await progress_with(20)
-        ten, twenty = (asyncio.ensure_future(progress.wait_committed(position)) for position in (10, 20))
+async def test_waiting_for_a_position_ends_when_a_publish_covers_it() -> None:
+    progress = await progress_with(20)
+    ten, twenty = (asyncio.ensure_future(progress.wait_committed(position)) for position in (10, 20))
+    await asyncio.sleep(0)
+    progress.published(10, "")
+    await ten
+    assert not twenty.done()
+    progress.published(20, "")
+    await twenty
+    await progress.wait_committed(15)
+
+
+async def test_waiting_ends_with_an_error_when_publishing_fails_and_says_that_nothing_is_lost() -> None:
+    progress = await progress_with(20)
+    waiting = asyncio.ensure_future(progress.wait_committed(20))
+    await asyncio.sleep(0)
+    progress.publish_failed("no bucket")
+    with pytest.raises(FlushError, match="no bucket") as caught:
+        await waiting
+    assert caught.value.used_fallback
+    assert caught.value.retryable
+    assert "safe in the journal" in caught.value.hint
+
+
+async def test_who_stopped_waiting_does_no_harm() -> None:
+    progress = await progress_with(20)
+    for is_published in (True, False):
+        waiting = asyncio.ensure_future(progress.wait_committed(30))
         await asyncio.sleep(0)
-        progress.published(10, "")
-        await ten
-        assert not twenty.done()
-        progress.published(20, "")
-        await twenty
-        await progress.wait_committed(15)
-
-    run(story())
-
-
-def test_waiting_ends_with_an_error_when_publishing_fails_and_says_that_nothing_is_lost() -> None:
-    async def story() -> None:
-        progress = await progress_with(20)
-        waiting = asyncio.ensure_future(progress.wait_committed(20))
-        await asyncio.sleep(0)
-        progress.publish_failed("no bucket")
-        with pytest.raises(FlushError, match="no bucket") as caught:
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert caught.value.used_fallback
-        assert caught.value.retryable
-        assert "safe in the journal" in caught.value.hint
-
-    run(story())
-
-
-def test_who_stopped_waiting_does_no_harm() -> None:
-    async def story() -> None:
-        progress = await progress_with(20)
-        for is_published in (True, False):
-            waiting = asyncio.ensure_future(progress.wait_committed(30))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            if is_published:
-                progress.published(20, "")
-            else:
-                progress.publish_failed("no bucket")
-
-    run(story())
+        if is_published:
+            progress.published(20, "")
+        else:
+            progress.publish_failed("no bucket")
 
 
 # --- the circuit breaker ---------------------------------------------------------------------------------------------
@@ -194,85 +178,67 @@ def failing(progress: Progress, times: int) -> None:
         progress.publish_failed("no bucket")
 
 
-def test_the_breaker_opens_after_a_few_failures_in_a_row() -> None:
-    async def story() -> None:
-        progress = await progress_with()
-        states = []
-        for _ in range(3):
-            states.append(progress.breaker)
-            failing(progress, 1)
-        assert states == ["closed"] * 3
-        assert progress.breaker == "open"
-        assert progress.failure_count == 3
-        assert progress.last_failure == "no bucket"
-
-    run(story())
-
-
-def test_failures_with_a_success_between_them_do_not_open_the_breaker() -> None:
-    async def story() -> None:
-        progress = await progress_with()
-        for _ in range(5):
-            failing(progress, 2)
-            progress.published(0, "")
-        assert progress.breaker == "closed"
-
-    run(story())
-
-
-def test_an_open_breaker_is_half_open_while_it_is_tried_and_one_more_failure_opens_it() -> None:
-    async def story() -> None:
-        progress = await progress_with()
-        failing(progress, 3)
-        states = [progress.breaker]
-        progress.publish_started()
+async def test_the_breaker_opens_after_a_few_failures_in_a_row() -> None:
+    progress = await progress_with()
+    states = []
+    for _ in range(3):
         states.append(progress.breaker)
-        progress.publish_failed("still no bucket")
-        states.append(progress.breaker)
-        assert states == ["open", "half-open", "open"]
-
-    run(story())
-
-
-def test_one_success_closes_the_breaker_and_empties_the_fallback() -> None:
-    async def story() -> None:
-        progress = await progress_with()
-        failing(progress, 3)
-        progress.add_durable(5, 1, 400, 1)
-        assert progress.fallback_bytes == 400
-        progress.publish_started()
-        progress.published(5, "")
-        assert progress.breaker == "closed"
-        assert progress.fallback_bytes == 0
-
-    run(story())
-
-
-def test_only_what_is_taken_while_the_breaker_is_open_counts_as_fallback() -> None:
-    async def story() -> None:
-        progress = await progress_with()
-        ends = itertools.count(1)
-        progress.add_durable(next(ends), 1, 100, 1)
-        failing(progress, 2)
-        progress.add_durable(next(ends), 1, 100, 1)
-        assert progress.fallback_bytes == 0
         failing(progress, 1)
-        progress.add_durable(next(ends), 1, 100, 1)
-        progress.publish_started()
-        progress.add_durable(next(ends), 1, 100, 1)
-        assert progress.fallback_bytes == 200
-
-    run(story())
+    assert states == ["closed"] * 3
+    assert progress.breaker == "open"
+    assert progress.failure_count == 3
+    assert progress.last_failure == "no bucket"
 
 
-def test_a_publisher_attaches_and_detaches() -> None:
-    async def story() -> None:
-        progress = await progress_with()
-        seen = [progress.is_attached]
-        progress.attach()
-        seen.append(progress.is_attached)
-        progress.detach()
-        seen.append(progress.is_attached)
-        assert seen == [False, True, False]
+async def test_failures_with_a_success_between_them_do_not_open_the_breaker() -> None:
+    progress = await progress_with()
+    for _ in range(5):
+        failing(progress, 2)
+        progress.published(0, "")
+    assert progress.breaker == "closed"
 
-    run(story())
+
+async def test_an_open_breaker_is_half_open_while_it_is_tried_and_one_more_failure_opens_it() -> None:
+    progress = await progress_with()
+    failing(progress, 3)
+    states = [progress.breaker]
+    progress.publish_started()
+    states.append(progress.breaker)
+    progress.publish_failed("still no bucket")
+    states.append(progress.breaker)
+    assert states == ["open", "half-open", "open"]
+
+
+async def test_one_success_closes_the_breaker_and_empties_the_fallback() -> None:
+    progress = await progress_with()
+    failing(progress, 3)
+    progress.add_durable(5, 1, 400, 1)
+    assert progress.fallback_bytes == 400
+    progress.publish_started()
+    progress.published(5, "")
+    assert progress.breaker == "closed"
+    assert progress.fallback_bytes == 0
+
+
+async def test_only_what_is_taken_while_the_breaker_is_open_counts_as_fallback() -> None:
+    progress = await progress_with()
+    ends = itertools.count(1)
+    progress.add_durable(next(ends), 1, 100, 1)
+    failing(progress, 2)
+    progress.add_durable(next(ends), 1, 100, 1)
+    assert progress.fallback_bytes == 0
+    failing(progress, 1)
+    progress.add_durable(next(ends), 1, 100, 1)
+    progress.publish_started()
+    progress.add_durable(next(ends), 1, 100, 1)
+    assert progress.fallback_bytes == 200
+
+
+async def test_a_publisher_attaches_and_detaches() -> None:
+    progress = await progress_with()
+    seen = [progress.is_attached]
+    progress.attach()
+    seen.append(progress.is_attached)
+    progress.detach()
+    seen.append(progress.is_attached)
+    assert seen == [False, True, False]

@@ -11,7 +11,6 @@ import pytest
 from aiohttp._websocket.reader import WebSocketReader
 
 from dolake.receiver.socket import Inbox
-from tests.support.aio import run
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event
 
@@ -47,75 +46,60 @@ def _fed(answers: bool, *frames: bytes) -> tuple[list[bytes], int]:
         asked.append(message.data)
         return answers
 
-    async def story() -> int:
-        inbox = Inbox(_Protocol(), 2**16, loop=asyncio.get_running_loop())
-        inbox.answers_at_once = answer
-        reader = WebSocketReader(inbox, 10_000, compress=False, decode_text=False)
-        for frame in frames:
-            reader.feed_data(frame)
-        return len(inbox._buffer)
-
-    return asked, run(story())
+    inbox = Inbox(_Protocol(), 2**16, loop=asyncio.get_running_loop())
+    inbox.answers_at_once = answer
+    reader = WebSocketReader(inbox, 10_000, compress=False, decode_text=False)
+    for frame in frames:
+        reader.feed_data(frame)
+    return asked, len(inbox._buffer)
 
 
-def test_a_brief_message_that_is_answered_waits_for_no_turn() -> None:
+async def test_a_brief_message_that_is_answered_waits_for_no_turn() -> None:
     assert _fed(True, _BRIEF, _BRIEF) == ([b"hello", b"hello"], 0)
 
 
-def test_what_is_long_or_comes_behind_one_that_waits_is_not_answered_before_its_turn() -> None:
+async def test_what_is_long_or_comes_behind_one_that_waits_is_not_answered_before_its_turn() -> None:
     assert _fed(True, _LONG, _BRIEF) == ([], 2)
     assert _fed(False, _BRIEF, _BRIEF) == ([b"hello"], 2)
 
 
 @pytest.mark.parametrize("write", [compact, json.dumps])
-def test_a_heartbeat_gets_the_same_answer_however_it_is_written(server: ServerProcess, write: Any) -> None:
-    async def story() -> dict[str, Any]:
-        async with Speaker(server.url) as speaker:
-            await speaker.connect("shop")
-            await speaker.socket.send_str(write(heartbeat("a")))
-            return await speaker.hear()
-
-    answer = run(story())
+async def test_a_heartbeat_gets_the_same_answer_however_it_is_written(server: ServerProcess, write: Any) -> None:
+    async with Speaker(server.url) as speaker:
+        await speaker.connect("shop")
+        await speaker.socket.send_str(write(heartbeat("a")))
+        answer = await speaker.hear()
     assert (answer["type"], answer["status"], answer["correlationId"]) == ("ack", "ok", "a")
     assert answer["details"]["bucketCapacity"] >= answer["details"]["remainingTokens"] > 0
 
 
-def test_answers_come_in_the_order_of_the_messages(server: ServerProcess) -> None:
-    async def story() -> list[str]:
-        async with Speaker(server.url) as speaker:
-            await speaker.connect("order")
-            for number in range(1, 6):
-                await speaker.socket.send_str(json.dumps({"type": "nonsense", "correlationId": f"n{number}"}))
-                await speaker.socket.send_str(compact(heartbeat(f"h{number}", sourceDoId="order")))
-            return [(await speaker.hear())["correlationId"] for _ in range(10)]
-
-    assert run(story()) == [f"{kind}{number}" for number in range(1, 6) for kind in "nh"]
+async def test_answers_come_in_the_order_of_the_messages(server: ServerProcess) -> None:
+    async with Speaker(server.url) as speaker:
+        await speaker.connect("order")
+        for number in range(1, 6):
+            await speaker.socket.send_str(json.dumps({"type": "nonsense", "correlationId": f"n{number}"}))
+            await speaker.socket.send_str(compact(heartbeat(f"h{number}", sourceDoId="order")))
+        answered = [(await speaker.hear())["correlationId"] for _ in range(10)]
+    assert answered == [f"{kind}{number}" for number in range(1, 6) for kind in "nh"]
 
 
-def test_a_batch_that_begins_like_a_heartbeat_is_refused_once(server: ServerProcess) -> None:
+async def test_a_batch_that_begins_like_a_heartbeat_is_refused_once(server: ServerProcess) -> None:
     text = compact(batch(1, [event(1)], source="twofold"))
     twofold = '{"type":"heartbeat",' + text.removeprefix("{")
-
-    async def story() -> list[dict[str, Any]]:
-        async with Speaker(server.url) as speaker:
-            await speaker.connect("twofold")
-            await speaker.socket.send_str(twofold)
-            await speaker.socket.send_str(compact(heartbeat("last", sourceDoId="twofold")))
-            return [await speaker.hear() for _ in range(2)]
-
-    first, last = run(story())
+    async with Speaker(server.url) as speaker:
+        await speaker.connect("twofold")
+        await speaker.socket.send_str(twofold)
+        await speaker.socket.send_str(compact(heartbeat("last", sourceDoId="twofold")))
+        first, last = [await speaker.hear() for _ in range(2)]
     assert (first["type"], first["reason"], first["sequenceNumber"]) == ("nack", "invalid_format", 1)
     assert last["correlationId"] == "last"
 
 
-def test_many_heartbeats_are_held_back_like_any_other_message(server: ServerProcess) -> None:
-    async def story() -> list[dict[str, Any]]:
-        async with Speaker(server.url) as speaker:
-            await speaker.connect("hasty")
-            for number in range(80):
-                await speaker.socket.send_str(compact(heartbeat(str(number), sourceDoId="hasty")))
-            return [await speaker.hear() for _ in range(80)]
-
-    answers = run(story())
+async def test_many_heartbeats_are_held_back_like_any_other_message(server: ServerProcess) -> None:
+    async with Speaker(server.url) as speaker:
+        await speaker.connect("hasty")
+        for number in range(80):
+            await speaker.socket.send_str(compact(heartbeat(str(number), sourceDoId="hasty")))
+        answers = [await speaker.hear() for _ in range(80)]
     assert [answer["correlationId"] for answer in answers] == [str(number) for number in range(80)]
     assert {answer.get("status") or answer.get("reason") for answer in answers} == {"ok", "rate_limited"}

@@ -12,7 +12,6 @@ import pytest
 
 from dolake.errors import InvalidInput
 from dolake.settings import load_settings
-from tests.support.aio import run
 from tests.support.server import ServerProcess
 
 FRIEND, STRANGER = "https://app.example.com", "https://evil.example.com"
@@ -33,14 +32,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield process
 
 
-def asked(server: ServerProcess, method: str, path: str, **options: Any) -> tuple[int, dict[str, str]]:
-    async def ask() -> tuple[int, dict[str, str]]:
-        url = server.url + path
-        async with aiohttp.ClientSession() as session, session.request(method, url, **options) as answer:
-            await answer.read()
-            return answer.status, dict(answer.headers)
-
-    return run(ask())
+async def asked(server: ServerProcess, method: str, path: str, **options: Any) -> tuple[int, dict[str, str]]:
+    url = server.url + path
+    async with aiohttp.ClientSession() as session, session.request(method, url, **options) as answer:
+        await answer.read()
+        return answer.status, dict(answer.headers)
 
 
 def spoken(server: ServerProcess, data: bytes) -> bytes:
@@ -67,19 +63,18 @@ def spoken(server: ServerProcess, data: bytes) -> bytes:
         ("POST", "/v1/query", 409),
     ],
 )
-def test_every_answer_has_the_security_headers(server: ServerProcess, method: str, path: str, status: int) -> None:
-    found, headers = asked(server, method, path)
+async def test_every_answer_has_the_security_headers(
+    server: ServerProcess, method: str, path: str, status: int
+) -> None:
+    found, headers = await asked(server, method, path)
     assert found == status
     assert {name: headers.get(name) for name in EXPECTED} == EXPECTED
     assert "Strict-Transport-Security" not in headers
 
 
-def test_an_upgrade_has_them_too(server: ServerProcess) -> None:
-    async def story() -> None:
-        async with aiohttp.ClientSession() as session, session.ws_connect(server.url + "/ws") as opened:
-            assert opened._response.headers["X-Content-Type-Options"] == "nosniff"
-
-    run(story())
+async def test_an_upgrade_has_them_too(server: ServerProcess) -> None:
+    async with aiohttp.ClientSession() as session, session.ws_connect(server.url + "/ws") as opened:
+        assert opened._response.headers["X-Content-Type-Options"] == "nosniff"
 
 
 @pytest.mark.parametrize(
@@ -103,8 +98,8 @@ def test_bytes_that_are_no_request_get_an_answer_in_our_form(server: ServerProce
     assert "Traceback" not in server.log
 
 
-def test_a_page_of_a_named_site_may_ask_and_read(server: ServerProcess) -> None:
-    status, headers = asked(
+async def test_a_page_of_a_named_site_may_ask_and_read(server: ServerProcess) -> None:
+    status, headers = await asked(
         server,
         "OPTIONS",
         "/v1/query",
@@ -119,18 +114,18 @@ def test_a_page_of_a_named_site_may_ask_and_read(server: ServerProcess) -> None:
     assert "POST" in headers["Access-Control-Allow-Methods"]
     assert headers["Access-Control-Allow-Headers"] == "authorization,content-type"
     assert "Access-Control-Allow-Credentials" not in headers
-    status, headers = asked(server, "POST", "/flush", headers={"Origin": FRIEND})
+    status, headers = await asked(server, "POST", "/flush", headers={"Origin": FRIEND})
     assert status != 403
     assert (headers["Access-Control-Allow-Origin"], headers["Vary"]) == (FRIEND, "Origin")
 
 
-def test_a_page_of_another_site_may_neither_change_nor_read(server: ServerProcess) -> None:
-    status, headers = asked(server, "POST", "/flush", headers={"Origin": STRANGER})
+async def test_a_page_of_another_site_may_neither_change_nor_read(server: ServerProcess) -> None:
+    status, headers = await asked(server, "POST", "/flush", headers={"Origin": STRANGER})
     assert status == 403
     assert "Access-Control-Allow-Origin" not in headers
-    status, headers = asked(server, "GET", "/status", headers={"Origin": STRANGER})
+    status, headers = await asked(server, "GET", "/status", headers={"Origin": STRANGER})
     assert (status, headers.get("Access-Control-Allow-Origin"), headers["Vary"]) == (200, None, "Origin")
-    _, headers = asked(
+    _, headers = await asked(
         server, "OPTIONS", "/flush", headers={"Origin": STRANGER, "Access-Control-Request-Method": "POST"}
     )
     assert "Access-Control-Allow-Origin" not in headers
@@ -139,16 +134,16 @@ def test_a_page_of_another_site_may_neither_change_nor_read(server: ServerProces
 @pytest.mark.parametrize(
     ("origin", "status"), [(FRIEND, 101), (STRANGER, 403), ("null", 403), ("http://localhost", 101)]
 )
-def test_sockets_open_for_named_sites_and_this_machine_alone(server: ServerProcess, origin: str, status: int) -> None:
-    async def story() -> int:
-        async with aiohttp.ClientSession() as session:
-            try:
-                async with session.ws_connect(server.url + "/ws", origin=origin):
-                    return 101
-            except aiohttp.WSServerHandshakeError as error:
-                return error.status
-
-    assert run(story()) == status
+async def test_sockets_open_for_named_sites_and_this_machine_alone(
+    server: ServerProcess, origin: str, status: int
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.ws_connect(server.url + "/ws", origin=origin):
+                found = 101
+        except aiohttp.WSServerHandshakeError as error:
+            found = error.status
+    assert found == status
 
 
 @pytest.mark.parametrize("origin", ["*", "app.example.com", "https://app.example.com/", "https://A.com", "null", ""])

@@ -15,7 +15,7 @@ from dolake.pipeline.link import Forgotten, JobReport
 from dolake.server import forgetting
 from dolake.server.forgetting import Forgets
 from dolake.server.lake import Lake
-from tests.support.aio import run, until
+from tests.support.aio import until
 from tests.support.lake import running_lake
 from tests.support.traces import traces
 
@@ -52,49 +52,39 @@ async def ended(lake: Lake, report: JobReport) -> Forgotten:
     return found
 
 
-def test_a_job_is_done_when_the_journal_has_let_go(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with finishing(tmp_path) as (lake, report, forgets):
-            assert traces(tmp_path / "journal", KEY)
-            lake._note_published(1)
-            forgets.take(report)
-            found = await ended(lake, report)
-            assert (found.waits, found.journal_bytes_removed > 0) == ((), True)
-            assert found.last_byte_ms
-            assert found.outside
-            assert traces(tmp_path, KEY) == []
-            assert lake.pipeline
-            assert lake.pipeline.jobs.forgotten_count == 1
-
-    run(story())
+async def test_a_job_is_done_when_the_journal_has_let_go(tmp_path: Path) -> None:
+    async with finishing(tmp_path) as (lake, report, forgets):
+        assert traces(tmp_path / "journal", KEY)
+        lake._note_published(1)
+        forgets.take(report)
+        found = await ended(lake, report)
+        assert (found.waits, found.journal_bytes_removed > 0) == ((), True)
+        assert found.last_byte_ms
+        assert found.outside
+        assert traces(tmp_path, KEY) == []
+        assert lake.pipeline
+        assert lake.pipeline.jobs.forgotten_count == 1
 
 
-def test_what_is_not_published_stays_in_the_journal_and_the_report_says_so(
+async def test_what_is_not_published_stays_in_the_journal_and_the_report_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forgetting, "_PUBLISH_WAIT_S", 1.0)
-
-    async def story() -> None:
-        async with finishing(tmp_path) as (lake, report, forgets):
-            forgets.take(report)
-            found = await ended(lake, report)
-            (why,) = found.waits
-            assert "the journal keeps positions from 0 on, because pipeline has come to 0 only" in why
-            assert found.last_byte_ms is None
-            assert traces(tmp_path / "journal", KEY)
-
-    run(story())
+    async with finishing(tmp_path) as (lake, report, forgets):
+        forgets.take(report)
+        found = await ended(lake, report)
+        (why,) = found.waits
+        assert "the journal keeps positions from 0 on, because pipeline has come to 0 only" in why
+        assert found.last_byte_ms is None
+        assert traces(tmp_path / "journal", KEY)
 
 
-def test_files_that_a_repair_has_set_aside_are_named(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with finishing(tmp_path) as (lake, report, forgets):
-            aside = tmp_path / "journal" / "damaged"
-            aside.mkdir()
-            (aside / "1-0.segment").touch()
-            lake._note_published(1)
-            forgets.take(report)
-            found = await ended(lake, report)
-            assert [each for each in found.outside if "repair" in each]
-
-    run(story())
+async def test_files_that_a_repair_has_set_aside_are_named(tmp_path: Path) -> None:
+    async with finishing(tmp_path) as (lake, report, forgets):
+        aside = tmp_path / "journal" / "damaged"
+        aside.mkdir()
+        (aside / "1-0.segment").touch()
+        lake._note_published(1)
+        forgets.take(report)
+        found = await ended(lake, report)
+        assert [each for each in found.outside if "repair" in each]

@@ -15,7 +15,6 @@ from dolake.catalog.base import Name
 from dolake.catalog.sqlite import SqliteStore
 from dolake.errors import Damaged
 from dolake.server.home import FORMAT_FILE, FORMAT_VERSION, Home
-from tests.support.aio import run
 from tests.support.homes import FOLDER, unpack
 from tests.support.lake import running_lake
 from tests.support.speaker import Speaker, batch, events
@@ -28,26 +27,23 @@ def test_there_are_homes_of_earlier_days_to_open() -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_home_of_an_earlier_day_opens_with_everything_in_it_and_goes_on(name: str, tmp_path: Path) -> None:
+async def test_a_home_of_an_earlier_day_opens_with_everything_in_it_and_goes_on(name: str, tmp_path: Path) -> None:
     unpack(name, tmp_path)
 
-    async def story() -> None:
-        async with running_lake(tmp_path) as (lake, url):
-            assert lake.journal.durable == 11
-            assert await lake.catalog.run(lake.catalog.store.namespace_properties, ("shop",)) == {"owner": "Ada"}
-            users = await lake.catalog.run(lake.catalog.tables.load, Name(("shop",), "users"))
-            assert [field["name"] for field in users.metadata["schemas"][0]["fields"]] == ["id"]
-            async with Speaker(url) as speaker:
-                shop = await speaker.ask({"type": "connect", "sourceDoId": "shop", "protocolVersion": 1})
-                assert (shop["lastDurableSequence"], shop["sourceEpoch"]) == (9, 0)
-                ack = await speaker.ask(batch(3, events(10, 10), source="shop"))
-                assert (ack["status"], ack["details"]["position"]) == ("buffered", 12)
-            async with Speaker(url) as speaker:
-                restored = await speaker.ask({"type": "connect", "sourceDoId": "restored", "protocolVersion": 1})
-                assert (restored["lastDurableSequence"], restored["sourceEpoch"]) == (2, 3)
-
     assert not (tmp_path / FORMAT_FILE).exists(), "they are of the time before it"
-    run(story())
+    async with running_lake(tmp_path) as (lake, url):
+        assert lake.journal.durable == 11
+        assert await lake.catalog.run(lake.catalog.store.namespace_properties, ("shop",)) == {"owner": "Ada"}
+        users = await lake.catalog.run(lake.catalog.tables.load, Name(("shop",), "users"))
+        assert [field["name"] for field in users.metadata["schemas"][0]["fields"]] == ["id"]
+        async with Speaker(url) as speaker:
+            shop = await speaker.ask({"type": "connect", "sourceDoId": "shop", "protocolVersion": 1})
+            assert (shop["lastDurableSequence"], shop["sourceEpoch"]) == (9, 0)
+            ack = await speaker.ask(batch(3, events(10, 10), source="shop"))
+            assert (ack["status"], ack["details"]["position"]) == ("buffered", 12)
+        async with Speaker(url) as speaker:
+            restored = await speaker.ask({"type": "connect", "sourceDoId": "restored", "protocolVersion": 1})
+            assert (restored["lastDurableSequence"], restored["sourceEpoch"]) == (2, 3)
     assert (tmp_path / FORMAT_FILE).exists()
 
 

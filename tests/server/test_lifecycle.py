@@ -180,67 +180,61 @@ async def get(url: str, path: str, **options: Any) -> tuple[int, dict[str, str],
         return answer.status, dict(answer.headers), await (answer.json() if is_json else answer.text())
 
 
-def test_while_the_journal_is_recovered_the_server_is_live_and_not_ready(
+async def test_while_the_journal_is_recovered_the_server_is_live_and_not_ready(
     tmp_path: Path, recovery: SlowRecovery
 ) -> None:
-    async def story() -> None:
-        with Home(tmp_path) as home:
-            lake = Lake(home, settings_of())
-            async with serving(lake) as url:
-                opening = asyncio.ensure_future(lake.open())
-                await until(lambda: lake.recovery_total > 0)
-                states = [lake.state]
-                status, _, health = await get(url, "/health")
-                assert status == 503
-                assert (health["status"], health["live"], health["ready"]) == ("recovering", True, False)
-                assert "1 of 4 segments" in health["reason"]
-                assert (await get(url, "/health/ready"))[0] == 503
-                assert (await get(url, "/health/live"))[0] == 200
-                status, _, body = await get(url, "/status")
-                assert (status, body["state"]) == (200, "recovering")
-                assert body["recovery"] == {"segmentsDone": 1, "segmentsTotal": 4}
-                status, _, text = await get(url, "/metrics")
-                assert status == 200
-                assert 'dolake_state{state="recovering"} 1.0' in text
-                assert "dolake_ready 0.0" in text
-                status, headers, body = await get(url, "/v1/write-stats")
-                assert status == 503
-                assert headers["Retry-After"] == "1"
-                assert "recovered" in body["error"]["message"]
-                assert (await get(url, "/"))[2]["state"] == "recovering"
-                with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-                    async with Speaker(url):
-                        pass
-                assert caught.value.status == 503
-                recovery.begin.set()
-                await opening
-                states.append(lake.state)
-                assert states == ["recovering", "idle"]
-                assert (await get(url, "/health"))[0] == 200
-                await send_some(url)
-                await lake.close()
-
-    run(story())
+    with Home(tmp_path) as home:
+        lake = Lake(home, settings_of())
+        async with serving(lake) as url:
+            opening = asyncio.ensure_future(lake.open())
+            await until(lambda: lake.recovery_total > 0)
+            states = [lake.state]
+            status, _, health = await get(url, "/health")
+            assert status == 503
+            assert (health["status"], health["live"], health["ready"]) == ("recovering", True, False)
+            assert "1 of 4 segments" in health["reason"]
+            assert (await get(url, "/health/ready"))[0] == 503
+            assert (await get(url, "/health/live"))[0] == 200
+            status, _, body = await get(url, "/status")
+            assert (status, body["state"]) == (200, "recovering")
+            assert body["recovery"] == {"segmentsDone": 1, "segmentsTotal": 4}
+            status, _, text = await get(url, "/metrics")
+            assert status == 200
+            assert 'dolake_state{state="recovering"} 1.0' in text
+            assert "dolake_ready 0.0" in text
+            status, headers, body = await get(url, "/v1/write-stats")
+            assert status == 503
+            assert headers["Retry-After"] == "1"
+            assert "recovered" in body["error"]["message"]
+            assert (await get(url, "/"))[2]["state"] == "recovering"
+            with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                async with Speaker(url):
+                    pass
+            assert caught.value.status == 503
+            recovery.begin.set()
+            await opening
+            states.append(lake.state)
+            assert states == ["recovering", "idle"]
+            assert (await get(url, "/health"))[0] == 200
+            await send_some(url)
+            await lake.close()
 
 
-def test_a_setting_changed_while_the_journal_is_recovered_counts(tmp_path: Path, recovery: SlowRecovery) -> None:
-    async def story() -> None:
-        with Home(tmp_path) as home:
-            lake = Lake(home, settings_of(tmp_path))
-            async with serving(lake) as url:
-                opening = asyncio.ensure_future(lake.open())
-                await until(lambda: lake.recovery_total > 0)
-                patch = {"journalSizeMaxBytes": 1_073_741_824, "enableDeduplication": False}
-                assert (await get(url, "/v1/config", method="PATCH", json=patch))[0] == 200
-                recovery.begin.set()
-                await opening
-                assert (await get(url, "/status"))[2]["journal"]["sizeMaxBytes"] == 1_073_741_824
-                async with Speaker(url) as speaker:
-                    for _ in range(2):
-                        assert (await speaker.ask(batch(1, events(1, 1))))["status"] == "buffered"
-                await lake.close()
-
-    run(story())
+async def test_a_setting_changed_while_the_journal_is_recovered_counts(tmp_path: Path, recovery: SlowRecovery) -> None:
+    with Home(tmp_path) as home:
+        lake = Lake(home, settings_of(tmp_path))
+        async with serving(lake) as url:
+            opening = asyncio.ensure_future(lake.open())
+            await until(lambda: lake.recovery_total > 0)
+            patch = {"journalSizeMaxBytes": 1_073_741_824, "enableDeduplication": False}
+            assert (await get(url, "/v1/config", method="PATCH", json=patch))[0] == 200
+            recovery.begin.set()
+            await opening
+            assert (await get(url, "/status"))[2]["journal"]["sizeMaxBytes"] == 1_073_741_824
+            async with Speaker(url) as speaker:
+                for _ in range(2):
+                    assert (await speaker.ask(batch(1, events(1, 1))))["status"] == "buffered"
+            await lake.close()
 
 
 # --- how it stops ----------------------------------------------------------------------------------------------------
@@ -294,18 +288,15 @@ def test_batches_in_flight_are_acknowledged_or_told_to_come_again_and_nothing_ac
     run(afterwards())
 
 
-def test_an_idle_client_is_told_and_its_connection_closed(server: ServerProcess) -> None:
-    async def story() -> None:
-        async with Speaker(server.url) as idle, Speaker(server.url) as silent:
-            await idle.connect("idle")
-            os.kill(server.pid, signal.SIGTERM)
-            for speaker in (idle, silent):
-                told = await speaker.hear()
-                assert (told["type"], told["reason"], told["shouldRetry"]) == ("nack", "shutting_down", True)
-                assert told["retryDelayMs"] > 0
-                assert (await speaker.socket.receive()).type is aiohttp.WSMsgType.CLOSE
-
-    run(story())
+async def test_an_idle_client_is_told_and_its_connection_closed(server: ServerProcess) -> None:
+    async with Speaker(server.url) as idle, Speaker(server.url) as silent:
+        await idle.connect("idle")
+        os.kill(server.pid, signal.SIGTERM)
+        for speaker in (idle, silent):
+            told = await speaker.hear()
+            assert (told["type"], told["reason"], told["shouldRetry"]) == ("nack", "shutting_down", True)
+            assert told["retryDelayMs"] > 0
+            assert (await speaker.socket.receive()).type is aiohttp.WSMsgType.CLOSE
     assert server.wait_exit() == 0
 
 
@@ -330,68 +321,60 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> GatedDisk:
     return gated
 
 
-def test_a_batch_on_its_way_is_acknowledged_and_a_later_one_is_not_taken(tmp_path: Path, disk: GatedDisk) -> None:
-    async def story() -> None:
-        async with running_lake(tmp_path) as (lake, url), Speaker(url) as speaker:
-            disk.hold()
-            await speaker.say(batch(1, events(1, 1)))
-            await until(lambda: lake.journal.in_flight_bytes > 0)
-            closing = asyncio.ensure_future(lake.close())
-            told = await speaker.hear()
-            assert (told["reason"], told["sequenceNumber"]) == ("shutting_down", 2)
-            later = await speaker.ask(batch(2, events(2, 2), correlationId="late"))
-            assert (later["reason"], later["correlationId"]) == ("shutting_down", "late")
-            refused = await speaker.ask({"type": "connect", "sourceDoId": "source-1"})
-            assert (refused["type"], refused["reason"]) == ("nack", "shutting_down")
-            status, _, health = await get(url, "/health")
-            assert (status, health["ready"], health["reason"]) == (503, False, "the server is shutting down")
-            disk.let_go()
-            ack = await speaker.hear()
-            assert (ack["type"], ack["status"], ack["sequenceNumber"]) == ("ack", "buffered", 1)
-            assert (await speaker.socket.receive()).type is aiohttp.WSMsgType.CLOSE
-            await closing
-
-    run(story())
+async def test_a_batch_on_its_way_is_acknowledged_and_a_later_one_is_not_taken(tmp_path: Path, disk: GatedDisk) -> None:
+    async with running_lake(tmp_path) as (lake, url), Speaker(url) as speaker:
+        disk.hold()
+        await speaker.say(batch(1, events(1, 1)))
+        await until(lambda: lake.journal.in_flight_bytes > 0)
+        closing = asyncio.ensure_future(lake.close())
+        told = await speaker.hear()
+        assert (told["reason"], told["sequenceNumber"]) == ("shutting_down", 2)
+        later = await speaker.ask(batch(2, events(2, 2), correlationId="late"))
+        assert (later["reason"], later["correlationId"]) == ("shutting_down", "late")
+        refused = await speaker.ask({"type": "connect", "sourceDoId": "source-1"})
+        assert (refused["type"], refused["reason"]) == ("nack", "shutting_down")
+        status, _, health = await get(url, "/health")
+        assert (status, health["ready"], health["reason"]) == (503, False, "the server is shutting down")
+        disk.let_go()
+        ack = await speaker.hear()
+        assert (ack["type"], ack["status"], ack["sequenceNumber"]) == ("ack", "buffered", 1)
+        assert (await speaker.socket.receive()).type is aiohttp.WSMsgType.CLOSE
+        await closing
     assert kept(tmp_path) == [1]
 
 
-def test_answers_reach_a_client_that_is_still_sending_while_the_server_stops(tmp_path: Path, disk: GatedDisk) -> None:
-    async def story() -> None:
-        async with running_lake(tmp_path) as (lake, url), Speaker(url) as speaker:
-            disk.hold()
-            await speaker.say(batch(1, events(1, 1)))
-            await until(lambda: lake.journal.in_flight_bytes > 0)
-            closing = asyncio.ensure_future(lake.close())
-            disk.let_go()
-            for number in range(2, 500):
-                await speaker.say(batch(number, events(number, number)))
-            await until(lambda: lake.journal.in_flight_bytes == 0)
-            answers = []
-            while (message := await speaker.socket.receive()).type is aiohttp.WSMsgType.TEXT:
-                answers.append(json.loads(message.data))
-            assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1001)
-            assert [answer["sequenceNumber"] for answer in answers if answer["type"] == "ack"] == [1]
-            assert {answer["reason"] for answer in answers if answer["type"] == "nack"} == {"shutting_down"}
-            await closing
-
-    run(story())
+async def test_answers_reach_a_client_that_is_still_sending_while_the_server_stops(
+    tmp_path: Path, disk: GatedDisk
+) -> None:
+    async with running_lake(tmp_path) as (lake, url), Speaker(url) as speaker:
+        disk.hold()
+        await speaker.say(batch(1, events(1, 1)))
+        await until(lambda: lake.journal.in_flight_bytes > 0)
+        closing = asyncio.ensure_future(lake.close())
+        disk.let_go()
+        for number in range(2, 500):
+            await speaker.say(batch(number, events(number, number)))
+        await until(lambda: lake.journal.in_flight_bytes == 0)
+        answers = []
+        while (message := await speaker.socket.receive()).type is aiohttp.WSMsgType.TEXT:
+            answers.append(json.loads(message.data))
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1001)
+        assert [answer["sequenceNumber"] for answer in answers if answer["type"] == "ack"] == [1]
+        assert {answer["reason"] for answer in answers if answer["type"] == "nack"} == {"shutting_down"}
+        await closing
     assert kept(tmp_path) == [1]
 
 
-def test_a_client_that_leaves_when_it_is_told_is_not_waited_for(tmp_path: Path, disk: GatedDisk) -> None:
+async def test_a_client_that_leaves_when_it_is_told_is_not_waited_for(tmp_path: Path, disk: GatedDisk) -> None:
     forever = settings_of(server__shutdown_wait_ms=3_600_000)
-
-    async def story() -> None:
-        async with running_lake(tmp_path, settings=forever) as (lake, url):
-            async with Speaker(url) as speaker:
-                disk.hold()
-                await speaker.say(batch(1, events(1, 1)))
-                await until(lambda: lake.journal.in_flight_bytes > 0)
-                closing = asyncio.ensure_future(lake.close())
-                assert (await speaker.hear())["reason"] == "shutting_down"
-            await until(lambda: lake.receiver.connection_count == 0)
-            disk.let_go()
-            await closing
-
-    run(story())
+    async with running_lake(tmp_path, settings=forever) as (lake, url):
+        async with Speaker(url) as speaker:
+            disk.hold()
+            await speaker.say(batch(1, events(1, 1)))
+            await until(lambda: lake.journal.in_flight_bytes > 0)
+            closing = asyncio.ensure_future(lake.close())
+            assert (await speaker.hear())["reason"] == "shutting_down"
+        await until(lambda: lake.receiver.connection_count == 0)
+        disk.let_go()
+        await closing
     assert kept(tmp_path) == [1], "it was on its way, so it was kept"

@@ -290,23 +290,17 @@ def test_a_page_of_another_site_may_not_change_anything(server: ServerProcess, o
 
 @pytest.mark.parametrize("path", ["/ws", "/", "/lakehouse", "/lakehouse/ws"])
 @pytest.mark.parametrize("origin", FOREIGN)
-def test_a_page_of_another_site_may_not_open_the_socket(server: ServerProcess, origin: str, path: str) -> None:
-    async def story() -> None:
-        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-            async with Speaker(server.url, path=path, headers={"Origin": origin}):
-                pass
-        assert caught.value.status == 403
-
-    run(story())
+async def test_a_page_of_another_site_may_not_open_the_socket(server: ServerProcess, origin: str, path: str) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        async with Speaker(server.url, path=path, headers={"Origin": origin}):
+            pass
+    assert caught.value.status == 403
 
 
 @pytest.mark.parametrize("origin", OWN)
-def test_a_page_of_this_machine_may(server: ServerProcess, origin: str) -> None:
-    async def story() -> None:
-        async with Speaker(server.url, headers={"Origin": origin}) as speaker:
-            assert (await speaker.connect("page"))["type"] == "status"
-
-    run(story())
+async def test_a_page_of_this_machine_may(server: ServerProcess, origin: str) -> None:
+    async with Speaker(server.url, headers={"Origin": origin}) as speaker:
+        assert (await speaker.connect("page"))["type"] == "status"
     assert ask(server, "/flush", "POST", headers={"Origin": origin})[0] == 200
 
 
@@ -420,37 +414,31 @@ async def change_here(url: str, **patch: Any) -> None:
         assert len((await answer.json())["applied"]) == len(patch)
 
 
-def test_without_deduplication_a_batch_sent_twice_is_kept_twice(tmp_path: Path) -> None:
+async def test_without_deduplication_a_batch_sent_twice_is_kept_twice(tmp_path: Path) -> None:
     def kept() -> list[int]:
         with JournalReader(tmp_path / "journal") as reader:
             return [change.sequence for record in reader.read() for change in decode_raw_batch(record.payload).events]
 
-    async def story() -> None:
-        async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
-            same = batch(1, events(1, 2))
-            assert (await speaker.ask(same))["status"] == "buffered"
-            assert (await speaker.ask(same))["status"] == "duplicate"
-            await change_here(url, enableDeduplication=False)
-            assert (await speaker.ask(same))["status"] == "buffered"
-            assert (await speaker.ask(batch(2, [event(1, after={"other": True})])))["status"] == "buffered"
-            assert kept() == [1, 2, 1, 2, 1]
-            await change_here(url, enableDeduplication=True)
-            status = await speaker.connect()
-            assert status["lastDurableSequence"] == 2, "what was written meanwhile moved nothing back"
-            assert (await speaker.ask(batch(3, events(2, 3))))["status"] == "buffered"
-            assert kept() == [1, 2, 1, 2, 1, 3]
-
-    run(story())
+    async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
+        same = batch(1, events(1, 2))
+        assert (await speaker.ask(same))["status"] == "buffered"
+        assert (await speaker.ask(same))["status"] == "duplicate"
+        await change_here(url, enableDeduplication=False)
+        assert (await speaker.ask(same))["status"] == "buffered"
+        assert (await speaker.ask(batch(2, [event(1, after={"other": True})])))["status"] == "buffered"
+        assert kept() == [1, 2, 1, 2, 1]
+        await change_here(url, enableDeduplication=True)
+        status = await speaker.connect()
+        assert status["lastDurableSequence"] == 2, "what was written meanwhile moved nothing back"
+        assert (await speaker.ask(batch(3, events(2, 3))))["status"] == "buffered"
+        assert kept() == [1, 2, 1, 2, 1, 3]
 
 
-def test_the_deduplication_window_is_a_setting(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
-            await speaker.ask(batch(1, events(1, 2)))
-            other = batch(2, [event(1, after={"other": True})])
-            assert (await speaker.ask(other))["reason"] == "invalid_sequence"
-            await change_here(url, deduplicationWindowMs=0)
-            await speaker.ask(batch(2, events(3, 3)))
-            assert (await speaker.ask(other))["status"] == "duplicate", "older than the window: its sequence decides"
-
-    run(story())
+async def test_the_deduplication_window_is_a_setting(tmp_path: Path) -> None:
+    async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
+        await speaker.ask(batch(1, events(1, 2)))
+        other = batch(2, [event(1, after={"other": True})])
+        assert (await speaker.ask(other))["reason"] == "invalid_sequence"
+        await change_here(url, deduplicationWindowMs=0)
+        await speaker.ask(batch(2, events(3, 3)))
+        assert (await speaker.ask(other))["status"] == "duplicate", "older than the window: its sequence decides"

@@ -23,7 +23,6 @@ from dolake.server.permissions import PERMISSIONS
 from dolake.subscriptions.requests import Said
 from dolake.wire.messages import ReceivedMessage
 from tests.server import permission_rows as table
-from tests.support.aio import run
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event
 
@@ -179,33 +178,27 @@ def said(kind: str, source: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", sorted(message_rows(table.MESSAGES)))
-def test_each_message_gets_the_answer_that_is_written_down(tenants: Tenants, kind: str) -> None:
-    async def story() -> None:
-        for column, expected in message_rows(table.MESSAGES)[kind].items():
-            if expected == "-":
-                continue
-            source = "b-1" if column == "other_source" else "a-1"
-            name = "tenant_b.t" if column == "other_table" else "tenant_a.t"
-            headers = {"Authorization": f"Bearer {tenants.tokens['ingest']}"}
-            async with Speaker(tenants.server.url, headers=headers) as speaker:
-                answer = await speaker.ask(said(kind, source, name))
-                assert answer["type"] == expected, (column, answer)
-                if expected == "nack":
-                    assert (answer["reason"], answer["shouldRetry"]) == ("invalid_format", False)
-
-    run(story())
+async def test_each_message_gets_the_answer_that_is_written_down(tenants: Tenants, kind: str) -> None:
+    for column, expected in message_rows(table.MESSAGES)[kind].items():
+        if expected == "-":
+            continue
+        source = "b-1" if column == "other_source" else "a-1"
+        name = "tenant_b.t" if column == "other_table" else "tenant_a.t"
+        headers = {"Authorization": f"Bearer {tenants.tokens['ingest']}"}
+        async with Speaker(tenants.server.url, headers=headers) as speaker:
+            answer = await speaker.ask(said(kind, source, name))
+            assert answer["type"] == expected, (column, answer)
+            if expected == "nack":
+                assert (answer["reason"], answer["shouldRetry"]) == ("invalid_format", False)
 
 
-def test_a_refused_source_takes_no_stream_over(tenants: Tenants) -> None:
-    async def story() -> None:
-        lake = {"Authorization": f"Bearer {tenants.tokens['lake_ingest']}"}
-        mine = {"Authorization": f"Bearer {tenants.tokens['ingest']}"}
-        async with Speaker(tenants.server.url, headers=lake) as owner:
-            assert (await owner.connect("b-9"))["type"] == "status"
-            async with Speaker(tenants.server.url, headers=mine) as thief:
-                assert (await thief.connect("b-9"))["reason"] == "invalid_format"
-            answer = await owner.ask(batch(1, [event(1, table="tenant_b.t")], source="b-9"))
-            assert answer["type"] == "ack"
-            await asyncio.sleep(0)
-
-    run(story())
+async def test_a_refused_source_takes_no_stream_over(tenants: Tenants) -> None:
+    lake = {"Authorization": f"Bearer {tenants.tokens['lake_ingest']}"}
+    mine = {"Authorization": f"Bearer {tenants.tokens['ingest']}"}
+    async with Speaker(tenants.server.url, headers=lake) as owner:
+        assert (await owner.connect("b-9"))["type"] == "status"
+        async with Speaker(tenants.server.url, headers=mine) as thief:
+            assert (await thief.connect("b-9"))["reason"] == "invalid_format"
+        answer = await owner.ask(batch(1, [event(1, table="tenant_b.t")], source="b-9"))
+        assert answer["type"] == "ack"
+        await asyncio.sleep(0)

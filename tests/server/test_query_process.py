@@ -171,28 +171,24 @@ def test_an_endless_question_is_ended_and_the_next_one_answered(server: ServerPr
     assert ask(server, "SELECT 1 AS one")[0] == 200
 
 
-def test_a_question_ends_when_its_client_leaves_or_somebody_cancels_it(server: ServerProcess) -> None:
+async def test_a_question_ends_when_its_client_leaves_or_somebody_cancels_it(server: ServerProcess) -> None:
     child_of(server)
-
-    async def story() -> None:
-        async with session_on(server) as session:
-            for sql in (ENDLESS, "SELECT i, repeat('x', 100) AS text FROM range(900000) t(i)"):
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(1), session.post("/v1/query", json={"sql": sql}) as answer:
-                        await answer.content.readexactly(1_000)
-                await until_queries(session, 0)
-            async with asyncio.TaskGroup() as tasks:
-                asking = tasks.create_task(_status_of(session, ENDLESS))
-                await until_queries(session, 1)
-                (running,) = await queries(session)
-                assert (running["sql"], running["state"]) == (ENDLESS, "running")
-                async with session.delete(f"/v1/query/{running['queryId']}") as answer:
-                    assert answer.status == 204
-            assert asking.result() == (499, "query_cancelled")
-            async with session.delete("/v1/query/unknown") as answer:
-                assert answer.status == 404
-
-    run(story())
+    async with session_on(server) as session:
+        for sql in (ENDLESS, "SELECT i, repeat('x', 100) AS text FROM range(900000) t(i)"):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1), session.post("/v1/query", json={"sql": sql}) as answer:
+                    await answer.content.readexactly(1_000)
+            await until_queries(session, 0)
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(_status_of(session, ENDLESS))
+            await until_queries(session, 1)
+            (running,) = await queries(session)
+            assert (running["sql"], running["state"]) == (ENDLESS, "running")
+            async with session.delete(f"/v1/query/{running['queryId']}") as answer:
+                assert answer.status == 204
+        assert asking.result() == (499, "query_cancelled")
+        async with session.delete("/v1/query/unknown") as answer:
+            assert answer.status == 404
     text = server.get("/metrics")[1]
     assert 'outcome="query_cancelled"' in text
     assert "cut_off" not in text
@@ -204,78 +200,62 @@ async def _status_of(session: aiohttp.ClientSession, sql: str, **body: Any) -> t
         return answer.status, found.get("error", {}).get("type", "")
 
 
-def test_a_full_queue_says_429(server: ServerProcess) -> None:
+async def test_a_full_queue_says_429(server: ServerProcess) -> None:
     child_of(server)
-
-    async def story() -> None:
-        async with session_on(server) as session, asyncio.TaskGroup() as tasks:
-            asking = [tasks.create_task(_status_of(session, ENDLESS, timeoutMs=3_000)) for _ in range(3)]
-            await until_queries(session, 3)
-            async with session.post("/v1/query", json={"sql": "SELECT 1 AS one"}) as answer:
-                assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
-        assert {each.result()[0] for each in asking} == {504}
-
-    run(story(), timeout_s=60)
+    async with session_on(server) as session, asyncio.TaskGroup() as tasks:
+        asking = [tasks.create_task(_status_of(session, ENDLESS, timeoutMs=3_000)) for _ in range(3)]
+        await until_queries(session, 3)
+        async with session.post("/v1/query", json={"sql": "SELECT 1 AS one"}) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+    assert {each.result()[0] for each in asking} == {504}
 
 
 @pytest.mark.slow
-def test_a_long_answer_takes_little_memory_in_either_process(server: ServerProcess) -> None:
+async def test_a_long_answer_takes_little_memory_in_either_process(server: ServerProcess) -> None:
     child = child_of(server)
     parent = psutil.Process(server.pid)
     sql = "SELECT i, 'this is the text of row ' || i AS text, i * 0.5 AS half FROM range(1000000) t(i)"
 
-    async def story() -> tuple[int, list[int]]:
-        size, peaks = 0, [0, 0]
-        async with session_on(server) as session, session.post("/v1/query", json={"sql": sql}) as answer:
-            assert answer.status == 200
-            async for piece in answer.content.iter_chunked(1 << 20):
-                size += len(piece)
-                peaks = [max(peak, each.memory_info().rss) for peak, each in zip(peaks, (parent, child), strict=True)]
-        return size, peaks
-
     before = [each.memory_info().rss for each in (parent, child)]
-    size, peaks = run(story(), timeout_s=120)
+    size, peaks = 0, [0, 0]
+    async with session_on(server) as session, session.post("/v1/query", json={"sql": sql}) as answer:
+        assert answer.status == 200
+        async for piece in answer.content.iter_chunked(1 << 20):
+            size += len(piece)
+            peaks = [max(peak, each.memory_info().rss) for peak, each in zip(peaks, (parent, child), strict=True)]
     assert size > 60_000_000
     assert peaks[0] - before[0] < 32 << 20, "the server"
     assert peaks[1] - before[1] < 128 << 20, "the query process"
 
 
 @pytest.mark.slow
-def test_a_memory_bomb_is_ended_while_changes_are_still_taken(own_server: ServerProcess) -> None:
+async def test_a_memory_bomb_is_ended_while_changes_are_still_taken(own_server: ServerProcess) -> None:
     child_of(own_server)
-
-    async def story() -> None:
-        async with session_on(own_server) as session, Speaker(own_server.url) as speaker, asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(_status_of(session, "SELECT list(i) AS l FROM range(1000000000) t(i)"))
-            number, slowest_s = 0, 0.0
-            while not asking.done():
-                number += 1
-                began = time.monotonic()
-                assert (await speaker.ask(batch(number, [event(number)])))["status"] == "buffered"
-                slowest_s = max(slowest_s, time.monotonic() - began)
-            assert asking.result() == (507, "query_out_of_memory")
-            assert number > 10
-            assert slowest_s < 5
-
-    run(story(), timeout_s=120)
+    async with session_on(own_server) as session, Speaker(own_server.url) as speaker, asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(_status_of(session, "SELECT list(i) AS l FROM range(1000000000) t(i)"))
+        number, slowest_s = 0, 0.0
+        while not asking.done():
+            number += 1
+            began = time.monotonic()
+            assert (await speaker.ask(batch(number, [event(number)])))["status"] == "buffered"
+            slowest_s = max(slowest_s, time.monotonic() - began)
+        assert asking.result() == (507, "query_out_of_memory")
+        assert number > 10
+        assert slowest_s < 5
     status, answer = ask(own_server, "SELECT COUNT(*) FROM users")
     assert status == 200
     assert answer["rows"][0]["count"] > 10
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_comes_back(own_server: ServerProcess) -> None:
+async def test_a_process_that_is_killed_comes_back(own_server: ServerProcess) -> None:
     child = child_of(own_server)
     starts = own_server.get("/status")[1]["query"]["starts"]
-
-    async def story() -> None:
-        async with session_on(own_server) as session, asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(_status_of(session, ENDLESS))
-            await until_queries(session, 1)
-            child.kill()
-            assert await asking == (503, "query_unavailable")
-
-    run(story())
+    async with session_on(own_server) as session, asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(_status_of(session, ENDLESS))
+        await until_queries(session, 1)
+        child.kill()
+        assert await asking == (503, "query_unavailable")
     assert ask(own_server, "SELECT 1 AS one")[0] == 200
     assert child_of(own_server).pid != child.pid
     assert own_server.get("/status")[1]["query"]["starts"] == starts + 1
@@ -283,19 +263,15 @@ def test_a_process_that_is_killed_comes_back(own_server: ServerProcess) -> None:
 
 
 @pytest.mark.slow
-def test_an_answer_that_is_cut_off_never_looks_whole(own_server: ServerProcess) -> None:
+async def test_an_answer_that_is_cut_off_never_looks_whole(own_server: ServerProcess) -> None:
     child = child_of(own_server)
-
-    async def story() -> None:
-        sql = "SELECT i, repeat('x', 100) AS text FROM range(1000000) t(i)"
-        async with session_on(own_server) as session, session.post("/v1/query", json={"sql": sql}) as answer:
-            assert answer.status == 200
-            await answer.content.readexactly(1000)
-            child.kill()
-            with pytest.raises(aiohttp.ClientPayloadError):
-                await answer.read()
-
-    run(story(), timeout_s=120)
+    sql = "SELECT i, repeat('x', 100) AS text FROM range(1000000) t(i)"
+    async with session_on(own_server) as session, session.post("/v1/query", json={"sql": sql}) as answer:
+        assert answer.status == 200
+        await answer.content.readexactly(1000)
+        child.kill()
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await answer.read()
     assert ask(own_server, "SELECT 1 AS one")[0] == 200
 
 

@@ -189,15 +189,12 @@ def test_a_rollback_can_be_rolled_back(published: HandLake) -> None:
     lake.close()
 
 
-def test_its_changes_are_one_transaction_in_batches_of_a_bounded_size(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with server(tmp_path, just(inserts(2 * BATCH_CHANGES_MAX + 1))) as (_, url):
-            await send(url, event(1, table="items"))
-            answer = await roll_back(url, {"asOf": 1})
-            assert answer["position"] == 2 * BATCH_CHANGES_MAX + 2
-            assert answer["changes"] == {"added": 2 * BATCH_CHANGES_MAX + 1, "removed": 0, "changed": 0}
-
-    run(story())
+async def test_its_changes_are_one_transaction_in_batches_of_a_bounded_size(tmp_path: Path) -> None:
+    async with server(tmp_path, just(inserts(2 * BATCH_CHANGES_MAX + 1))) as (_, url):
+        await send(url, event(1, table="items"))
+        answer = await roll_back(url, {"asOf": 1})
+        assert answer["position"] == 2 * BATCH_CHANGES_MAX + 2
+        assert answer["changes"] == {"added": 2 * BATCH_CHANGES_MAX + 1, "removed": 0, "changed": 0}
     batches = changes_in(tmp_path)
     assert [len(each) for each in batches] == [BATCH_CHANGES_MAX, BATCH_CHANGES_MAX, 1]
     events = [each for batch in batches for each in batch]
@@ -210,17 +207,14 @@ def test_its_changes_are_one_transaction_in_batches_of_a_bounded_size(tmp_path: 
     assert [at for at, each in enumerate(metadata) if each.get("transactionEnd")] == [len(events) - 1]
 
 
-def test_rows_of_any_size_are_appended_in_batches_of_a_bounded_size(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with server(tmp_path, just(inserts(8, BATCH_BYTES_MAX // 3))) as (_, url):
-            await send(url, event(1, table="items"))
-            await roll_back(url, {"asOf": 1})
-
-    run(story())
+async def test_rows_of_any_size_are_appended_in_batches_of_a_bounded_size(tmp_path: Path) -> None:
+    async with server(tmp_path, just(inserts(8, BATCH_BYTES_MAX // 3))) as (_, url):
+        await send(url, event(1, table="items"))
+        await roll_back(url, {"asOf": 1})
     assert [len(each) for each in changes_in(tmp_path)] == [3, 3, 2]
 
 
-def test_the_next_rollback_goes_on_in_the_same_stream_with_a_transaction_of_its_own(tmp_path: Path) -> None:
+async def test_the_next_rollback_goes_on_in_the_same_stream_with_a_transaction_of_its_own(tmp_path: Path) -> None:
     async def story() -> None:
         async with server(tmp_path, just(inserts(2))) as (lake, url):
             await send(url, event(1, table="items"))
@@ -228,72 +222,60 @@ def test_the_next_rollback_goes_on_in_the_same_stream_with_a_transaction_of_its_
                 await roll_back(url, {"asOf": 1})
             assert lake.journal.stream_count == 2
 
-    run(story())
-    run(story())  # also after a restart
+    await story()
+    await story()  # also after a restart
     batches = changes_in(tmp_path)
     assert [[each.sequence for each in batch] for batch in batches] == [[1, 2], [3, 4], [5, 6], [7, 8]]
     assert len({(batch[0].metadata or {})["transactionId"] for batch in batches}) == 4
 
 
-def test_where_nothing_differs_nothing_is_appended(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with server(tmp_path, just([])) as (lake, url):
-            await send(url, event(1, table="items"))
-            answer = await roll_back(url, {"asOf": "2026-01-01T00:00:00+01:00"})
-            none = {"added": 0, "removed": 0, "changed": 0}
-            assert answer == {"table": "default.items", "position": 1, "changes": none}
-            assert lake.journal.durable == 1
-
-    run(story())
+async def test_where_nothing_differs_nothing_is_appended(tmp_path: Path) -> None:
+    async with server(tmp_path, just([])) as (lake, url):
+        await send(url, event(1, table="items"))
+        answer = await roll_back(url, {"asOf": "2026-01-01T00:00:00+01:00"})
+        none = {"added": 0, "removed": 0, "changed": 0}
+        assert answer == {"table": "default.items", "position": 1, "changes": none}
+        assert lake.journal.durable == 1
 
 
-def test_it_counts_like_any_change_that_is_durable_and_not_yet_published(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with server(tmp_path, just(inserts(5))) as (lake, url):
-            await send(url, event(1, table="items"))
-            answer = await roll_back(url, {"asOf": 1})
-            assert answer["position"] == lake.progress.tail.durable == lake.journal.durable == 6
-            async with aiohttp.ClientSession(url) as session, session.get("/status") as status:
-                body = await status.json()
-            assert body["buffer"]["eventCount"] == 6
-            assert body["lag"]["items"]["changes"] == 6
-            assert body["state"] == "receiving"
-
-    run(story())
+async def test_it_counts_like_any_change_that_is_durable_and_not_yet_published(tmp_path: Path) -> None:
+    async with server(tmp_path, just(inserts(5))) as (lake, url):
+        await send(url, event(1, table="items"))
+        answer = await roll_back(url, {"asOf": 1})
+        assert answer["position"] == lake.progress.tail.durable == lake.journal.durable == 6
+        async with aiohttp.ClientSession(url) as session, session.get("/status") as status:
+            body = await status.json()
+        assert body["buffer"]["eventCount"] == 6
+        assert body["lag"]["items"]["changes"] == 6
+        assert body["state"] == "receiving"
 
 
-def test_what_others_send_meanwhile_is_kept_and_stands_before_the_rollbacks_changes(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running_lake(tmp_path) as (lake, url):
+async def test_what_others_send_meanwhile_is_kept_and_stands_before_the_rollbacks_changes(tmp_path: Path) -> None:
+    async with running_lake(tmp_path) as (lake, url):
 
-            async def differences(table: str, target: Target) -> AsyncGenerator[Difference, None]:
-                yield Difference("UPDATE", "1", {"n": 2}, {"n": 1})
-                await send(url, event(2, table="items", row_id="1", after={"n": 3}), number=2)
+        async def differences(table: str, target: Target) -> AsyncGenerator[Difference, None]:
+            yield Difference("UPDATE", "1", {"n": 2}, {"n": 1})
+            await send(url, event(2, table="items", row_id="1", after={"n": 3}), number=2)
 
-            rollbacks_of(lake).differences = differences
-            await send(url, event(1, table="items", row_id="1", after={"n": 2}))
-            await roll_back(url, {"asOf": 1})
-
-    run(story())
+        rollbacks_of(lake).differences = differences
+        await send(url, event(1, table="items", row_id="1", after={"n": 2}))
+        await roll_back(url, {"asOf": 1})
     with JournalReader(tmp_path / "journal") as reader:
         assert [str(record.stream) for record in reader.read()] == ["source-1", "source-1", "dolake.rollback"]
 
 
-def test_a_table_that_is_durable_and_not_yet_published_can_go_back_to_a_time(tmp_path: Path) -> None:
+async def test_a_table_that_is_durable_and_not_yet_published_can_go_back_to_a_time(tmp_path: Path) -> None:
     seen: list[tuple[str, Target]] = []
 
     async def differences(table: str, target: Target) -> AsyncGenerator[Difference, None]:
         seen.append((table, target))
         yield Difference("DELETE", "1", {"n": 2})
 
-    async def story() -> None:
-        async with server(tmp_path, differences) as (_, url):
-            await send(url, event(1, table="shop.items"), event(2, table="default.items"))
-            for path in ("/v1/tables/shop/items/rollback", ROLLBACK):
-                answer = await roll_back(url, {"asOf": "2026-01-01T00:00:00.0019Z"}, path)
-                assert answer["changes"] == {"added": 0, "removed": 1, "changed": 0}
-
-    run(story())
+    async with server(tmp_path, differences) as (_, url):
+        await send(url, event(1, table="shop.items"), event(2, table="default.items"))
+        for path in ("/v1/tables/shop/items/rollback", ROLLBACK):
+            answer = await roll_back(url, {"asOf": "2026-01-01T00:00:00.0019Z"}, path)
+            assert answer["changes"] == {"added": 0, "removed": 1, "changed": 0}
     moment = Target(as_of_ms=1_767_225_600_001)
     assert seen == [("shop.items", moment), ("default.items", moment)]
     assert [batch[0].table for batch in changes_in(tmp_path)] == ["shop.items", "items"]
@@ -363,127 +345,102 @@ def test_a_row_without_values_is_an_image_without_values_and_no_row_is_none() ->
         None,
     ],
 )
-def test_a_body_that_names_no_moment_is_refused(tmp_path: Path, body: Any) -> None:
-    async def story() -> None:
-        async with server(tmp_path, just(inserts(1))) as (lake, url):
-            await send(url, event(1, table="items"))
-            assert await refusal(url, body) == (400, "invalid_input")
-            assert lake.journal.durable == 1
-
-    run(story())
+async def test_a_body_that_names_no_moment_is_refused(tmp_path: Path, body: Any) -> None:
+    async with server(tmp_path, just(inserts(1))) as (lake, url):
+        await send(url, event(1, table="items"))
+        assert await refusal(url, body) == (400, "invalid_input")
+        assert lake.journal.durable == 1
 
 
-def test_only_tables_of_sources_go_back_and_only_to_snapshots_that_they_have(published: HandLake) -> None:
+async def test_only_tables_of_sources_go_back_and_only_to_snapshots_that_they_have(published: HandLake) -> None:
     (first, _) = snapshots_of(published)
     own = {"name": "own", "schema": published.schema("default.items")}
     published.close()
-
-    async def story() -> None:
-        async with server(published.home) as (lake, url):
-            await lake.catalog.run(lake.catalog.tables.create, Name(("default",), "own"), own, is_pipeline=False)
-            before = lake.journal.durable
-            assert await refusal(url, {"snapshotId": 1}) == (404, "no_such_snapshot")
-            elsewhere = {
-                "items__changes": (400, "invalid_input"),
-                "own": (400, "invalid_input"),
-                "nothing": (404, "unknown_table"),
-            }
-            for table, wanted in elsewhere.items():
-                assert await refusal(url, {"snapshotId": first}, f"/v1/tables/default/{table}/rollback") == wanted
-            assert lake.journal.durable == before
-
-    run(story())
+    async with server(published.home) as (lake, url):
+        await lake.catalog.run(lake.catalog.tables.create, Name(("default",), "own"), own, is_pipeline=False)
+        before = lake.journal.durable
+        assert await refusal(url, {"snapshotId": 1}) == (404, "no_such_snapshot")
+        elsewhere = {
+            "items__changes": (400, "invalid_input"),
+            "own": (400, "invalid_input"),
+            "nothing": (404, "unknown_table"),
+        }
+        for table, wanted in elsewhere.items():
+            assert await refusal(url, {"snapshotId": first}, f"/v1/tables/default/{table}/rollback") == wanted
+        assert lake.journal.durable == before
 
 
-def test_where_each_source_owns_its_rows_nothing_is_rolled_back(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with server(tmp_path, just(inserts(1)), lake__key_scope="source") as (lake, url):
-            await send(url, event(1, table="items"))
-            status, body = await ask(url, {"asOf": 1})
-            assert (status, body["error"]["type"]) == (400, "invalid_input")
-            assert "source" in body["error"]["hint"]
-            assert lake.journal.durable == 1
-
-    run(story())
+async def test_where_each_source_owns_its_rows_nothing_is_rolled_back(tmp_path: Path) -> None:
+    async with server(tmp_path, just(inserts(1)), lake__key_scope="source") as (lake, url):
+        await send(url, event(1, table="items"))
+        status, body = await ask(url, {"asOf": 1})
+        assert (status, body["error"]["type"]) == (400, "invalid_input")
+        assert "source" in body["error"]["hint"]
+        assert lake.journal.durable == 1
 
 
-def test_where_queries_are_off_nobody_can_tell_the_difference_and_it_is_refused(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running_lake(tmp_path) as (_, url):
-            await send(url, event(1, table="items"))
+async def test_where_queries_are_off_nobody_can_tell_the_difference_and_it_is_refused(tmp_path: Path) -> None:
+    async with running_lake(tmp_path) as (_, url):
+        await send(url, event(1, table="items"))
+        assert await refusal(url, {"asOf": 1}) == (409, "conflict")
+
+
+async def test_a_table_takes_one_rollback_at_a_time_and_others_are_not_affected(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+    waiting: list[str] = []
+
+    async def differences(table: str, target: Target) -> AsyncGenerator[Difference, None]:
+        yield Difference("DELETE", "1", {"n": 1})
+        if table == "default.items":
+            waiting.append(table)
+            await go_on.wait()
+
+    async with server(tmp_path, differences) as (_, url):
+        await send(url, event(1, table="items"), event(2, table="users"))
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(roll_back(url, {"asOf": 1}))
+            await until(lambda: bool(waiting))
             assert await refusal(url, {"asOf": 1}) == (409, "conflict")
-
-    run(story())
-
-
-def test_a_table_takes_one_rollback_at_a_time_and_others_are_not_affected(tmp_path: Path) -> None:
-    async def story() -> None:
-        go_on = asyncio.Event()
-        waiting: list[str] = []
-
-        async def differences(table: str, target: Target) -> AsyncGenerator[Difference, None]:
-            yield Difference("DELETE", "1", {"n": 1})
-            if table == "default.items":
-                waiting.append(table)
-                await go_on.wait()
-
-        async with server(tmp_path, differences) as (_, url):
-            await send(url, event(1, table="items"), event(2, table="users"))
-            async with asyncio.TaskGroup() as tasks:
-                first = tasks.create_task(roll_back(url, {"asOf": 1}))
-                await until(lambda: bool(waiting))
-                assert await refusal(url, {"asOf": 1}) == (409, "conflict")
-                assert (await roll_back(url, {"asOf": 1}, "/v1/tables/default/users/rollback"))["position"] == 3
-                go_on.set()
-            assert first.result()["position"] == 4
-            await roll_back(url, {"asOf": 1})
-
-    run(story())
+            assert (await roll_back(url, {"asOf": 1}, "/v1/tables/default/users/rollback"))["position"] == 3
+            go_on.set()
+        assert first.result()["position"] == 4
+        await roll_back(url, {"asOf": 1})
 
 
-def test_a_difference_that_cannot_be_told_to_its_end_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_difference_that_cannot_be_told_to_its_end_leaves_nothing_behind(tmp_path: Path) -> None:
     async def differences(table: str, target: Target) -> AsyncGenerator[Difference, None]:
         for each in inserts(3 * BATCH_CHANGES_MAX):
             yield each
         raise NoSuchMoment("that was before the first change", hint="the oldest moment is 2026-01-01T00:00:00Z")
 
-    async def story() -> None:
-        async with server(tmp_path, differences) as (lake, url):
-            await send(url, event(1, table="items"))
-            status, body = await ask(url, {"asOf": 1})
-            assert (status, body["error"]["type"]) == (404, "no_such_moment")
-            assert body["error"]["hint"] == "the oldest moment is 2026-01-01T00:00:00Z"
-            assert lake.journal.durable == 1
-            rollbacks_of(lake).differences = just(inserts(1))
-            await roll_back(url, {"asOf": 1})  # and the table is free again
-
-    run(story())
+    async with server(tmp_path, differences) as (lake, url):
+        await send(url, event(1, table="items"))
+        status, body = await ask(url, {"asOf": 1})
+        assert (status, body["error"]["type"]) == (404, "no_such_moment")
+        assert body["error"]["hint"] == "the oldest moment is 2026-01-01T00:00:00Z"
+        assert lake.journal.durable == 1
+        rollbacks_of(lake).differences = just(inserts(1))
+        await roll_back(url, {"asOf": 1})  # and the table is free again
 
 
-def test_what_the_journal_has_no_room_for_is_refused_before_it_begins(tmp_path: Path) -> None:
-    async def story() -> None:
-        sizes = {"size_max_bytes": 4 << 20, "segment_size_bytes": 1 << 20, "group_size_max_bytes": 1 << 20}
-        small = {f"journal__{name}": value for name, value in sizes.items()}
-        async with server(tmp_path, just(inserts(5, 1 << 20)), **small) as (lake, url):
-            await send(url, event(1, table="items"))
-            assert await refusal(url, {"asOf": 1}) == (503, "buffer_full")
-            assert lake.journal.durable == 1
-
-    run(story())
+async def test_what_the_journal_has_no_room_for_is_refused_before_it_begins(tmp_path: Path) -> None:
+    sizes = {"size_max_bytes": 4 << 20, "segment_size_bytes": 1 << 20, "group_size_max_bytes": 1 << 20}
+    small = {f"journal__{name}": value for name, value in sizes.items()}
+    async with server(tmp_path, just(inserts(5, 1 << 20)), **small) as (lake, url):
+        await send(url, event(1, table="items"))
+        assert await refusal(url, {"asOf": 1}) == (503, "buffer_full")
+        assert lake.journal.durable == 1
 
 
-def test_while_publishing_fails_and_changes_are_refused_a_rollback_is_too(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with server(tmp_path, just(inserts(5)), lake__enable_fallback=False) as (lake, url):
-            await send(url, event(1, table="items"))
-            lake.progress.breaker = "open"
-            assert await refusal(url, {"asOf": 1}) == (503, "buffer_full")
-            lake.progress.breaker = "closed"
-            lake.receiver.is_closing = True
-            assert await refusal(url, {"asOf": 1}) == (503, "unavailable")
-            assert lake.journal.durable == 1
-
-    run(story())
+async def test_while_publishing_fails_and_changes_are_refused_a_rollback_is_too(tmp_path: Path) -> None:
+    async with server(tmp_path, just(inserts(5)), lake__enable_fallback=False) as (lake, url):
+        await send(url, event(1, table="items"))
+        lake.progress.breaker = "open"
+        assert await refusal(url, {"asOf": 1}) == (503, "buffer_full")
+        lake.progress.breaker = "closed"
+        lake.receiver.is_closing = True
+        assert await refusal(url, {"asOf": 1}) == (503, "unavailable")
+        assert lake.journal.durable == 1
 
 
 class FillingDisk(FailingDisk):
@@ -500,28 +457,23 @@ class FillingDisk(FailingDisk):
             self.is_full = self.syncs_left <= 0
 
 
-def test_one_that_stops_in_the_middle_says_how_far_it_came_and_that_asking_again_helps(tmp_path: Path) -> None:
-    async def story() -> None:
-        disk, settings = FillingDisk(), settings_of()
-        journal = open_journal(tmp_path / "journal", settings.current.journal, window_ms=1000, disk=disk)
-        try:
-            receiver = receiver_of(journal, settings)
-            rollbacks = Rollbacks(tmp_path)
-            rollbacks.differences = just(inserts(3 * BATCH_CHANGES_MAX))
-            disk.syncs_left = 2
-            with pytest.raises(
-                OutcomeUnknown, match=f"after {2 * BATCH_CHANGES_MAX} of {3 * BATCH_CHANGES_MAX} changes"
-            ):
-                await rollbacks.roll_back(receiver, "items", Target(as_of_ms=1))
-            assert journal.durable == 2 * BATCH_CHANGES_MAX
-            disk.is_full, disk.syncs_left = False, None
-            rollbacks.differences = just(inserts(3 * BATCH_CHANGES_MAX)[2 * BATCH_CHANGES_MAX :])
-            done = await rollbacks.roll_back(receiver, "items", Target(as_of_ms=1))
-            assert (done.position, done.added) == (3 * BATCH_CHANGES_MAX, BATCH_CHANGES_MAX)
-        finally:
-            await journal.close()
-
-    run(story())
+async def test_one_that_stops_in_the_middle_says_how_far_it_came_and_that_asking_again_helps(tmp_path: Path) -> None:
+    disk, settings = FillingDisk(), settings_of()
+    journal = open_journal(tmp_path / "journal", settings.current.journal, window_ms=1000, disk=disk)
+    try:
+        receiver = receiver_of(journal, settings)
+        rollbacks = Rollbacks(tmp_path)
+        rollbacks.differences = just(inserts(3 * BATCH_CHANGES_MAX))
+        disk.syncs_left = 2
+        with pytest.raises(OutcomeUnknown, match=f"after {2 * BATCH_CHANGES_MAX} of {3 * BATCH_CHANGES_MAX} changes"):
+            await rollbacks.roll_back(receiver, "items", Target(as_of_ms=1))
+        assert journal.durable == 2 * BATCH_CHANGES_MAX
+        disk.is_full, disk.syncs_left = False, None
+        rollbacks.differences = just(inserts(3 * BATCH_CHANGES_MAX)[2 * BATCH_CHANGES_MAX :])
+        done = await rollbacks.roll_back(receiver, "items", Target(as_of_ms=1))
+        assert (done.position, done.added) == (3 * BATCH_CHANGES_MAX, BATCH_CHANGES_MAX)
+    finally:
+        await journal.close()
 
 
 def receiver_of(journal: EmbeddedJournal, settings: SettingsStore) -> Receiver:
@@ -530,27 +482,24 @@ def receiver_of(journal: EmbeddedJournal, settings: SettingsStore) -> Receiver:
 
 
 @pytest.mark.slow
-def test_a_large_one_takes_little_memory(tmp_path: Path) -> None:
-    async def story() -> None:
-        found = (Difference("INSERT", str(n), after={"n": n, "pad": "x" * 1000}) for n in range(25_000))
-        settings = settings_of()
-        journal = open_journal(tmp_path / "journal", settings.current.journal, window_ms=1000)
-        rollbacks = Rollbacks(tmp_path)
-        rollbacks.differences = just(found)
-        tracemalloc.start()
-        try:
-            done = await rollbacks.roll_back(receiver_of(journal, settings), "items", Target(as_of_ms=1))
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-            await journal.close()
-        assert done.added == 25_000
-        assert peak < 16 << 20, f"{peak >> 20} MiB for 25"
-
-    run(story(), timeout_s=120)
+async def test_a_large_one_takes_little_memory(tmp_path: Path) -> None:
+    found = (Difference("INSERT", str(n), after={"n": n, "pad": "x" * 1000}) for n in range(25_000))
+    settings = settings_of()
+    journal = open_journal(tmp_path / "journal", settings.current.journal, window_ms=1000)
+    rollbacks = Rollbacks(tmp_path)
+    rollbacks.differences = just(found)
+    tracemalloc.start()
+    try:
+        done = await rollbacks.roll_back(receiver_of(journal, settings), "items", Target(as_of_ms=1))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        await journal.close()
+    assert done.added == 25_000
+    assert peak < 16 << 20, f"{peak >> 20} MiB for 25"
 
 
-def test_moments_are_read_as_times_in_utc_and_cut_to_the_millisecond(tmp_path: Path) -> None:
+async def test_moments_are_read_as_times_in_utc_and_cut_to_the_millisecond(tmp_path: Path) -> None:
     seen: list[int | None] = []
 
     async def differences(table: str, target: Target) -> AsyncGenerator[Difference, None]:
@@ -558,12 +507,9 @@ def test_moments_are_read_as_times_in_utc_and_cut_to_the_millisecond(tmp_path: P
         for each in inserts(0):
             yield each
 
-    async def story() -> None:
-        async with server(tmp_path, differences) as (_, url):
-            await send(url, event(1, table="items"))
-            for sent in (7, "2026-01-01", "2026-01-01T00:00:00", "2026-01-01 01:00+01:00", "1969-12-31T23:59:59.9999Z"):
-                await roll_back(url, {"asOf": sent})
-
-    run(story())
+    async with server(tmp_path, differences) as (_, url):
+        await send(url, event(1, table="items"))
+        for sent in (7, "2026-01-01", "2026-01-01T00:00:00", "2026-01-01 01:00+01:00", "1969-12-31T23:59:59.9999Z"):
+            await roll_back(url, {"asOf": sent})
     new_year = 1_767_225_600_000
     assert seen == [7, new_year, new_year, new_year, -1]

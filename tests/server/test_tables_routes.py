@@ -99,125 +99,108 @@ def names_in(body: Json) -> list[str]:
 # --- which tables there are ------------------------------------------------------------------------------------------
 
 
-def test_tables_are_listed_with_what_is_in_them(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            await lake.namespace("default")
-            await lake.source_table("default", "orders")
-            await lake.table("default", "notes")
-            await lake.publish(1_763_000_000_123, 1200, "default.orders")
-            body = await lake.get("/v1/tables")
-            assert body["nextPageToken"] is None
-            notes, orders = body["tables"]
-            assert (notes["name"], notes["managed"], notes["snapshotId"], notes["rows"]) == ("notes", False, None, 0)
-            (snapshot,) = (await lake.get("/v1/tables/default/orders/snapshots"))["snapshots"]
-            assert orders == {
-                "namespace": "default",
-                "name": "orders",
-                "managed": True,
-                "snapshotId": snapshot["snapshotId"],
-                "updatedAt": "2025-11-13T02:13:20.123Z",
-                "rows": 7,
-            }
-            assert await lake.get("/lakehouse/v1/tables") == body
-
-    run(story())
+async def test_tables_are_listed_with_what_is_in_them(tmp_path: Path) -> None:
+    async with asked(tmp_path) as lake:
+        await lake.namespace("default")
+        await lake.source_table("default", "orders")
+        await lake.table("default", "notes")
+        await lake.publish(1_763_000_000_123, 1200, "default.orders")
+        body = await lake.get("/v1/tables")
+        assert body["nextPageToken"] is None
+        notes, orders = body["tables"]
+        assert (notes["name"], notes["managed"], notes["snapshotId"], notes["rows"]) == ("notes", False, None, 0)
+        (snapshot,) = (await lake.get("/v1/tables/default/orders/snapshots"))["snapshots"]
+        assert orders == {
+            "namespace": "default",
+            "name": "orders",
+            "managed": True,
+            "snapshotId": snapshot["snapshotId"],
+            "updatedAt": "2025-11-13T02:13:20.123Z",
+            "rows": 7,
+        }
+        assert await lake.get("/lakehouse/v1/tables") == body
 
 
-def test_an_empty_lake_has_no_tables_and_no_snapshots(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            assert await lake.get("/v1/tables") == {"tables": [], "nextPageToken": None}
-            assert await lake.get("/v1/snapshots") == {"snapshots": []}
-
-    run(story())
+async def test_an_empty_lake_has_no_tables_and_no_snapshots(tmp_path: Path) -> None:
+    async with asked(tmp_path) as lake:
+        assert await lake.get("/v1/tables") == {"tables": [], "nextPageToken": None}
+        assert await lake.get("/v1/snapshots") == {"snapshots": []}
 
 
-def test_the_tables_of_changes_are_left_out_unless_they_are_asked_for(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            await lake.namespace("default")
-            await lake.source_table("default", "orders")
-            await lake.table("default", "own__changes")  # somebody's own table may be called so
-            await lake.publish(1_763_000_000_000, 10, "default.orders", "default.orders__changes")
-            assert names_in(await lake.get("/v1/tables")) == ["default.orders", "default.own__changes"]
-            every = ["default.orders", "default.orders__changes", "default.own__changes"]
-            assert names_in(await lake.get("/v1/tables", changes="true")) == every
-            shown = [each["table"] for each in (await lake.get("/v1/snapshots"))["snapshots"]]
-            assert shown == ["default.orders"]
-            shown = [each["table"] for each in (await lake.get("/v1/snapshots", changes="true"))["snapshots"]]
-            assert shown == ["default.orders", "default.orders__changes"]
-
-    run(story())
+async def test_the_tables_of_changes_are_left_out_unless_they_are_asked_for(tmp_path: Path) -> None:
+    async with asked(tmp_path) as lake:
+        await lake.namespace("default")
+        await lake.source_table("default", "orders")
+        await lake.table("default", "own__changes")  # somebody's own table may be called so
+        await lake.publish(1_763_000_000_000, 10, "default.orders", "default.orders__changes")
+        assert names_in(await lake.get("/v1/tables")) == ["default.orders", "default.own__changes"]
+        every = ["default.orders", "default.orders__changes", "default.own__changes"]
+        assert names_in(await lake.get("/v1/tables", changes="true")) == every
+        shown = [each["table"] for each in (await lake.get("/v1/snapshots"))["snapshots"]]
+        assert shown == ["default.orders"]
+        shown = [each["table"] for each in (await lake.get("/v1/snapshots", changes="true"))["snapshots"]]
+        assert shown == ["default.orders", "default.orders__changes"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_pages_of_any_size_show_every_table_of_every_namespace_once_and_in_order(tmp_path: Path, size: int) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            for levels in (("a",), ("a", "b"), ("a", "b", "c"), ("a", "d"), ("ab",), ("b",), ("empty",), ("z",)):
-                await lake.namespace(*levels)
-            wanted = ["a.t", "a.u", "a.b.t", "a.b.c.t", "a.d.t", "ab.t", "z.r", "z.s"]
-            for name in wanted:
-                await lake.table(*name.rsplit(".", 1))
-            await lake.lake.catalog.run(lake.lake.catalog.views.create, Name(("b",), "v"), view_body())
-            found: list[str] = []
-            token, pages = "", 0
-            while True:
-                pages += 1
-                body = await lake.get("/v1/tables", pageSize=str(size), pageToken=token)
-                assert len(body["tables"]) <= size
-                found += names_in(body)
-                if body["nextPageToken"] is None:
-                    break
-                token = body["nextPageToken"]
-            assert found == wanted
-            assert pages == -(-len(wanted) // size)
-
-    run(story())
-
-
-def test_a_page_goes_on_where_the_last_one_ended_though_that_table_and_its_namespace_are_gone(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            catalog = lake.lake.catalog
-            for namespace in ("a", "b", "c"):
-                await lake.namespace(namespace)
-                await lake.table(namespace, "t")
-            token = (await lake.get("/v1/tables", pageSize="2"))["nextPageToken"]
-            catalog.tables.drop(Name(("b",), "t"), is_purging=False, is_forced=False)
-            catalog.store.drop_namespace(("b",))
-            assert names_in(await lake.get("/v1/tables", pageToken=token)) == ["c.t"]
-
-    run(story())
+async def test_pages_of_any_size_show_every_table_of_every_namespace_once_and_in_order(
+    tmp_path: Path, size: int
+) -> None:
+    async with asked(tmp_path) as lake:
+        for levels in (("a",), ("a", "b"), ("a", "b", "c"), ("a", "d"), ("ab",), ("b",), ("empty",), ("z",)):
+            await lake.namespace(*levels)
+        wanted = ["a.t", "a.u", "a.b.t", "a.b.c.t", "a.d.t", "ab.t", "z.r", "z.s"]
+        for name in wanted:
+            await lake.table(*name.rsplit(".", 1))
+        await lake.lake.catalog.run(lake.lake.catalog.views.create, Name(("b",), "v"), view_body())
+        found: list[str] = []
+        token, pages = "", 0
+        while True:
+            pages += 1
+            body = await lake.get("/v1/tables", pageSize=str(size), pageToken=token)
+            assert len(body["tables"]) <= size
+            found += names_in(body)
+            if body["nextPageToken"] is None:
+                break
+            token = body["nextPageToken"]
+        assert found == wanted
+        assert pages == -(-len(wanted) // size)
 
 
-def test_a_listing_reads_the_metadata_of_its_page_alone(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            await lake.namespace("default")
-            for name in ("a", "b", "c"):
-                await lake.table("default", name)
-            lake.file_of("default", "c").write_bytes(b"no JSON")
-            first = await lake.get("/v1/tables", pageSize="2")
-            assert names_in(first) == ["default.a", "default.b"]
-            assert (await lake.refusal("/v1/tables", pageToken=first["nextPageToken"])) == (500, "damaged")
+async def test_a_page_goes_on_where_the_last_one_ended_though_that_table_and_its_namespace_are_gone(
+    tmp_path: Path,
+) -> None:
+    async with asked(tmp_path) as lake:
+        catalog = lake.lake.catalog
+        for namespace in ("a", "b", "c"):
+            await lake.namespace(namespace)
+            await lake.table(namespace, "t")
+        token = (await lake.get("/v1/tables", pageSize="2"))["nextPageToken"]
+        catalog.tables.drop(Name(("b",), "t"), is_purging=False, is_forced=False)
+        catalog.store.drop_namespace(("b",))
+        assert names_in(await lake.get("/v1/tables", pageToken=token)) == ["c.t"]
 
-    run(story())
+
+async def test_a_listing_reads_the_metadata_of_its_page_alone(tmp_path: Path) -> None:
+    async with asked(tmp_path) as lake:
+        await lake.namespace("default")
+        for name in ("a", "b", "c"):
+            await lake.table("default", name)
+        lake.file_of("default", "c").write_bytes(b"no JSON")
+        first = await lake.get("/v1/tables", pageSize="2")
+        assert names_in(first) == ["default.a", "default.b"]
+        assert (await lake.refusal("/v1/tables", pageToken=first["nextPageToken"])) == (500, "damaged")
 
 
-def test_a_table_whose_metadata_is_lost_is_still_listed(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            await lake.namespace("default")
-            await lake.source_table("default", "orders")
-            lake.file_of("default", "orders").unlink()
-            unknown = {"snapshotId": None, "updatedAt": None, "rows": None}
-            body = await lake.get("/v1/tables")
-            assert body["tables"] == [{"namespace": "default", "name": "orders", "managed": True} | unknown]
-            assert await lake.get("/v1/snapshots") == {"snapshots": []}
-
-    run(story())
+async def test_a_table_whose_metadata_is_lost_is_still_listed(tmp_path: Path) -> None:
+    async with asked(tmp_path) as lake:
+        await lake.namespace("default")
+        await lake.source_table("default", "orders")
+        lake.file_of("default", "orders").unlink()
+        unknown = {"snapshotId": None, "updatedAt": None, "rows": None}
+        body = await lake.get("/v1/tables")
+        assert body["tables"] == [{"namespace": "default", "name": "orders", "managed": True} | unknown]
+        assert await lake.get("/v1/snapshots") == {"snapshots": []}
 
 
 @pytest.mark.parametrize(
@@ -233,70 +216,58 @@ def test_a_table_whose_metadata_is_lost_is_still_listed(tmp_path: Path) -> None:
         ("/v1/tables/default/orders/snapshots", {"limit": "x"}),
     ],
 )
-def test_a_number_that_makes_no_sense_is_refused(tmp_path: Path, path: str, query: dict[str, str]) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            assert await lake.refusal(path, **query) == (400, "invalid_input")
-
-    run(story())
+async def test_a_number_that_makes_no_sense_is_refused(tmp_path: Path, path: str, query: dict[str, str]) -> None:
+    async with asked(tmp_path) as lake:
+        assert await lake.refusal(path, **query) == (400, "invalid_input")
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
 
-def test_the_snapshots_of_the_lake_come_newest_first_and_those_of_one_publish_by_table(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            await lake.namespace("default")
-            for name in ("orders", "users"):
-                await lake.source_table("default", name)
-            await lake.table("default", "notes")
-            await lake.publish(1_763_000_000_000, 10, "default.users")
-            await lake.publish(1_763_000_001_000, 20, "default.users", "default.orders")
-            await lake.publish(1_763_000_001_000, 30, "default.users")  # in the same millisecond
-            await lake.publish(1_763_000_002_000, 40, "default.notes")  # not of a source
-            found = (await lake.get("/v1/snapshots"))["snapshots"]
-            assert [(each["table"], each["position"], each["isCurrent"]) for each in found] == [
-                ("default.users", 30, True),
-                ("default.orders", 20, True),
-                ("default.users", 20, False),
-                ("default.users", 10, False),
-            ]
-            assert found[0]["timestamp"] == "2025-11-13T02:13:21.000Z"
-            assert (await lake.get("/v1/snapshots", limit="3"))["snapshots"] == found[:3]
-
-    run(story())
+async def test_the_snapshots_of_the_lake_come_newest_first_and_those_of_one_publish_by_table(tmp_path: Path) -> None:
+    async with asked(tmp_path) as lake:
+        await lake.namespace("default")
+        for name in ("orders", "users"):
+            await lake.source_table("default", name)
+        await lake.table("default", "notes")
+        await lake.publish(1_763_000_000_000, 10, "default.users")
+        await lake.publish(1_763_000_001_000, 20, "default.users", "default.orders")
+        await lake.publish(1_763_000_001_000, 30, "default.users")  # in the same millisecond
+        await lake.publish(1_763_000_002_000, 40, "default.notes")  # not of a source
+        found = (await lake.get("/v1/snapshots"))["snapshots"]
+        assert [(each["table"], each["position"], each["isCurrent"]) for each in found] == [
+            ("default.users", 30, True),
+            ("default.orders", 20, True),
+            ("default.users", 20, False),
+            ("default.users", 10, False),
+        ]
+        assert found[0]["timestamp"] == "2025-11-13T02:13:21.000Z"
+        assert (await lake.get("/v1/snapshots", limit="3"))["snapshots"] == found[:3]
 
 
-def test_the_newest_snapshots_are_found_among_more_tables_than_are_looked_at_together(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            await lake.namespace("default")
-            for number in range(120):
-                await lake.source_table("default", f"t{number:03}")
-            for at, number in enumerate((119, 3, 60, 101)):
-                await lake.publish(1_763_000_000_000 + at, at, f"default.t{number:03}")
-            found = (await lake.get("/v1/snapshots", limit="3"))["snapshots"]
-            assert [each["table"] for each in found] == ["default.t101", "default.t060", "default.t003"]
-
-    run(story(), timeout_s=60)
+async def test_the_newest_snapshots_are_found_among_more_tables_than_are_looked_at_together(tmp_path: Path) -> None:
+    async with asked(tmp_path) as lake:
+        await lake.namespace("default")
+        for number in range(120):
+            await lake.source_table("default", f"t{number:03}")
+        for at, number in enumerate((119, 3, 60, 101)):
+            await lake.publish(1_763_000_000_000 + at, at, f"default.t{number:03}")
+        found = (await lake.get("/v1/snapshots", limit="3"))["snapshots"]
+        assert [each["table"] for each in found] == ["default.t101", "default.t060", "default.t003"]
 
 
-def test_the_snapshots_of_one_table_are_those_that_the_lake_shows_of_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            await lake.namespace("shop")
-            await lake.namespace("shop", "eu")
-            await lake.source_table("shop.eu", "orders")
-            for number in (1, 2, 3):
-                await lake.publish(1_763_000_000_000 + number, number, "shop.eu.orders")
-            body = await lake.get("/v1/tables/shop.eu/orders/snapshots")
-            assert body == await lake.get("/v1/snapshots")
-            assert body == await lake.get("/v1/tables/shop%1Feu/orders/snapshots")
-            newest = await lake.get("/v1/tables/shop.eu/orders/snapshots", limit="1")
-            assert newest["snapshots"] == body["snapshots"][:1]
-
-    run(story())
+async def test_the_snapshots_of_one_table_are_those_that_the_lake_shows_of_it(tmp_path: Path) -> None:
+    async with asked(tmp_path) as lake:
+        await lake.namespace("shop")
+        await lake.namespace("shop", "eu")
+        await lake.source_table("shop.eu", "orders")
+        for number in (1, 2, 3):
+            await lake.publish(1_763_000_000_000 + number, number, "shop.eu.orders")
+        body = await lake.get("/v1/tables/shop.eu/orders/snapshots")
+        assert body == await lake.get("/v1/snapshots")
+        assert body == await lake.get("/v1/tables/shop%1Feu/orders/snapshots")
+        newest = await lake.get("/v1/tables/shop.eu/orders/snapshots", limit="1")
+        assert newest["snapshots"] == body["snapshots"][:1]
 
 
 def test_what_was_published_is_told_as_it_was(tmp_path: Path) -> None:
@@ -320,61 +291,51 @@ def test_what_was_published_is_told_as_it_was(tmp_path: Path) -> None:
 # --- columns ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_columns_of_a_table_are_told_with_their_versions(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            await lake.namespace("default")
-            await lake.source_table("default", "orders")
-            await lake.publish(1_763_000_000_000, 10, "default.orders")
-            body = await lake.get("/v1/tables/default/orders/schema")
-            fields = [
-                {"id": 3, "name": "id", "type": "long", "required": False},
-                {"id": 4, "name": "name", "type": "string", "required": False},
-            ]
-            versions = [{"version": 1, "since": "2025-11-13T02:13:20.000Z", "fields": fields}]
-            assert body == {"table": "default.orders", "version": 1, "fields": fields, "versions": versions}
-            changes = await lake.get("/v1/tables/default/orders__changes/schema")
-            assert [each["name"] for each in changes["fields"]] == ["id", "name"]
-
-    run(story())
+async def test_the_columns_of_a_table_are_told_with_their_versions(tmp_path: Path) -> None:
+    async with asked(tmp_path) as lake:
+        await lake.namespace("default")
+        await lake.source_table("default", "orders")
+        await lake.publish(1_763_000_000_000, 10, "default.orders")
+        body = await lake.get("/v1/tables/default/orders/schema")
+        fields = [
+            {"id": 3, "name": "id", "type": "long", "required": False},
+            {"id": 4, "name": "name", "type": "string", "required": False},
+        ]
+        versions = [{"version": 1, "since": "2025-11-13T02:13:20.000Z", "fields": fields}]
+        assert body == {"table": "default.orders", "version": 1, "fields": fields, "versions": versions}
+        changes = await lake.get("/v1/tables/default/orders__changes/schema")
+        assert [each["name"] for each in changes["fields"]] == ["id", "name"]
 
 
 @pytest.mark.parametrize("what", ["snapshots", "schema"])
-def test_a_table_that_is_not_there_is_unknown_and_one_that_is_only_durable_says_so(tmp_path: Path, what: str) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake, Speaker(lake.url) as speaker:
-            assert await lake.refusal(f"/v1/tables/default/orders/{what}") == (404, "unknown_table")
-            assert await lake.refusal(f"/v1/tables/no.such/orders/{what}") == (404, "unknown_table")
-            await speaker.ask(batch(1, [event(1, table="orders")]))
-            body = await lake.get(f"/v1/tables/default/orders/{what}", 404)
-            assert "not published yet" in body["error"]["hint"]
-
-    run(story())
+async def test_a_table_that_is_not_there_is_unknown_and_one_that_is_only_durable_says_so(
+    tmp_path: Path, what: str
+) -> None:
+    async with asked(tmp_path) as lake, Speaker(lake.url) as speaker:
+        assert await lake.refusal(f"/v1/tables/default/orders/{what}") == (404, "unknown_table")
+        assert await lake.refusal(f"/v1/tables/no.such/orders/{what}") == (404, "unknown_table")
+        await speaker.ask(batch(1, [event(1, table="orders")]))
+        body = await lake.get(f"/v1/tables/default/orders/{what}", 404)
+        assert "not published yet" in body["error"]["hint"]
 
 
 @pytest.mark.parametrize(
     "path", ["/v1/tables/%00/orders/schema", "/v1/tables/default/%ff/schema", "/v1/tables/.../t/schema"]
 )
-def test_a_name_that_no_table_can_have_is_refused(tmp_path: Path, path: str) -> None:
-    async def story() -> None:
-        async with asked(tmp_path) as lake:
-            status, kind = await lake.refusal(path)
-            assert (status, kind) in ((400, "invalid_input"), (404, "unknown_table"))
-
-    run(story())
+async def test_a_name_that_no_table_can_have_is_refused(tmp_path: Path, path: str) -> None:
+    async with asked(tmp_path) as lake:
+        status, kind = await lake.refusal(path)
+        assert (status, kind) in ((400, "invalid_input"), (404, "unknown_table"))
 
 
-def test_the_routes_say_that_the_server_is_not_ready_while_it_recovers(tmp_path: Path) -> None:
-    async def story() -> None:
-        with Home(tmp_path) as home:
-            async with serving(Lake(home, settings_of())) as url, aiohttp.ClientSession(url) as session:
-                for path in (
-                    "/v1/tables",
-                    "/v1/snapshots",
-                    "/v1/tables/default/t/snapshots",
-                    "/v1/tables/default/t/schema",
-                ):
-                    async with session.get(path) as answer:
-                        assert answer.status == 503
-
-    run(story())
+async def test_the_routes_say_that_the_server_is_not_ready_while_it_recovers(tmp_path: Path) -> None:
+    with Home(tmp_path) as home:
+        async with serving(Lake(home, settings_of())) as url, aiohttp.ClientSession(url) as session:
+            for path in (
+                "/v1/tables",
+                "/v1/snapshots",
+                "/v1/tables/default/t/snapshots",
+                "/v1/tables/default/t/schema",
+            ):
+                async with session.get(path) as answer:
+                    assert answer.status == 503

@@ -22,7 +22,6 @@ from dolake.client.sync import connect as connect_sync
 from dolake.errors import InvalidInput
 from dolake.server.tls import Certificate, certificate_of
 from dolake.settings import ServerSettings
-from tests.support.aio import run
 from tests.support.certificates import (
     CERTIFICATE_TWO,
     KEY_ONE,
@@ -61,26 +60,24 @@ def wait_for(is_true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_new_certificate_is_served_without_a_restart_and_open_connections_live_on(server: ServerProcess) -> None:
+async def test_a_new_certificate_is_served_without_a_restart_and_open_connections_live_on(
+    server: ServerProcess,
+) -> None:
     assert server.url.startswith("https://")
-
-    async def story() -> None:
-        async with connect(server.url, source="shop", ca_file=server.home / "ca.pem") as lake:
-            await lake.send(CHANGE)
-            assert served_by(server) == "one"
-            write_certificate(server.home, CERTIFICATE_TWO, KEY_TWO)
-            os.kill(server.pid, signal.SIGHUP)
-            await asyncio.to_thread(wait_for, lambda: served_by(server) == "two")
-            assert (await lake.send(CHANGE)).position == 2
-            # A key that belongs to another certificate: the old pair goes on, and the log says why.
-            write_certificate(server.home, CERTIFICATE_TWO, KEY_ONE)
-            os.kill(server.pid, signal.SIGHUP)
-            await asyncio.to_thread(wait_for, lambda: "certificate not reloaded" in server.log)
-            assert served_by(server) == "two"
-            assert (await lake.send(CHANGE)).position == 3
-            assert "connection lost" not in server.log
-
-    run(story(), 120)
+    async with connect(server.url, source="shop", ca_file=server.home / "ca.pem") as lake:
+        await lake.send(CHANGE)
+        assert served_by(server) == "one"
+        write_certificate(server.home, CERTIFICATE_TWO, KEY_TWO)
+        os.kill(server.pid, signal.SIGHUP)
+        await asyncio.to_thread(wait_for, lambda: served_by(server) == "two")
+        assert (await lake.send(CHANGE)).position == 2
+        # A key that belongs to another certificate: the old pair goes on, and the log says why.
+        write_certificate(server.home, CERTIFICATE_TWO, KEY_ONE)
+        os.kill(server.pid, signal.SIGHUP)
+        await asyncio.to_thread(wait_for, lambda: "certificate not reloaded" in server.log)
+        assert served_by(server) == "two"
+        assert (await lake.send(CHANGE)).position == 3
+        assert "connection lost" not in server.log
     assert server.stop() == 0
 
 
@@ -124,20 +121,16 @@ def test_old_tls_and_plain_http_are_refused(server: ServerProcess) -> None:
         context.wrap_socket(plain, server_hostname="localhost")
 
 
-def test_a_file_that_changes_is_noticed_without_a_signal(tmp_path: Path) -> None:
+async def test_a_file_that_changes_is_noticed_without_a_signal(tmp_path: Path) -> None:
     write_certificate(tmp_path)
-
-    async def story() -> None:
-        certificate = Certificate(tmp_path / "server.pem", tmp_path / "server.key")
-        first, reloaded = certificate.sha256, asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(certificate.watch(reloaded.set, every_s=0.02))
-            write_certificate(tmp_path, CERTIFICATE_TWO, KEY_TWO)
-            await reloaded.wait()
-            assert certificate.sha256 != first
-            watching.cancel()
-
-    run(story())
+    certificate = Certificate(tmp_path / "server.pem", tmp_path / "server.key")
+    first, reloaded = certificate.sha256, asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(certificate.watch(reloaded.set, every_s=0.02))
+        write_certificate(tmp_path, CERTIFICATE_TWO, KEY_TWO)
+        await reloaded.wait()
+        assert certificate.sha256 != first
+        watching.cancel()
 
 
 @pytest.mark.parametrize(
@@ -149,16 +142,12 @@ def test_a_file_that_changes_is_noticed_without_a_signal(tmp_path: Path) -> None
         (ServerSettings(tls_certificate="server.key", tls_key="server.key"), "cannot be used"),
     ],
 )
-def test_a_certificate_that_cannot_be_used_is_named_at_the_start(
+async def test_a_certificate_that_cannot_be_used_is_named_at_the_start(
     tmp_path: Path, settings: ServerSettings, words: str
 ) -> None:
     write_certificate(tmp_path)
-
-    async def story() -> None:
-        with pytest.raises(InvalidInput, match=words):
-            certificate_of(settings, tmp_path)
-
-    run(story())
+    with pytest.raises(InvalidInput, match=words):
+        certificate_of(settings, tmp_path)
 
 
 def test_a_ca_file_that_is_none_is_named() -> None:

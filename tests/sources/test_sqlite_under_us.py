@@ -15,7 +15,6 @@ from dolake.errors import DoLakeError, Unavailable
 from dolake.sources.base import Standing
 from dolake.sources.runner import Runner, Shard
 from dolake.sources.sqlite import SqliteSource, disable_cdc, enable_cdc, store
-from tests.support.aio import run
 from tests.support.followed import Followed
 from tests.support.lake import running_lake
 from tests.support.mirror import Mirror
@@ -155,7 +154,7 @@ def test_a_file_that_is_locked_can_be_tried_again_later(
     source.close()
 
 
-def test_one_damaged_file_fails_alone_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_one_damaged_file_fails_alone_and_the_others_go_on(tmp_path: Path) -> None:
     for name in ("good", "bad", "home"):
         (tmp_path / name).mkdir()
     good, bad = Followed(tmp_path / "good"), Followed(tmp_path / "bad")
@@ -168,11 +167,8 @@ def test_one_damaged_file_fails_alone_and_the_others_go_on(tmp_path: Path) -> No
     def shard(name: str, each: Followed) -> Shard:
         return Shard(StreamId(name), lambda: SqliteSource(each.path))
 
-    async def story() -> dict[StreamId, DoLakeError]:
-        async with running_lake(tmp_path / "home") as (_, url):
-            return await Runner(url, is_once=True).run([shard("bad", bad), shard("good", good)])
-
-    failures: dict[StreamId, Any] = run(story(), timeout_s=60)
+    async with running_lake(tmp_path / "home") as (_, url):
+        failures: dict[StreamId, Any] = await Runner(url, is_once=True).run([shard("bad", bad), shard("good", good)])
     assert list(failures) == [StreamId("bad")]
     assert "_dolake_groups" in str(failures[StreamId("bad")])
     assert sorted(Mirror.of(tmp_path / "home").tables["t"].values(), key=repr) == good.rows("t")
@@ -191,7 +187,7 @@ def test_a_key_that_is_no_text_though_sqlite_calls_it_one_is_copied(tmp_path: Pa
     app.db.close()
 
 
-def test_a_row_that_is_too_large_for_the_lake_is_named(tmp_path: Path) -> None:
+async def test_a_row_that_is_too_large_for_the_lake_is_named(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     app = Followed(tmp_path)
     app.do("CREATE TABLE files (name TEXT PRIMARY KEY, data BLOB)")
@@ -203,7 +199,7 @@ def test_a_row_that_is_too_large_for_the_lake_is_named(tmp_path: Path) -> None:
             shard = Shard(StreamId("app"), lambda: SqliteSource(app.path))
             return await Runner(url, is_once=True).run([shard])
 
-    problem = str(run(bring(), timeout_s=60)[StreamId("app")])
+    problem = str((await bring())[StreamId("app")])
     for word in ("files", "large", "rate_limit.max_event_size"):
         assert word in problem
     app.db.close()

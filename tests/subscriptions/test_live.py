@@ -13,7 +13,6 @@ import aiohttp
 import pytest
 
 from dolake.client import LakeClient, connect
-from tests.support.aio import asynchronous
 from tests.support.changes import delete, insert, sent, update
 from tests.support.server import ServerProcess
 from tests.support.subscriber import Listener
@@ -25,7 +24,6 @@ async def sending(server: ServerProcess) -> AsyncIterator[LakeClient]:
         yield lake
 
 
-@asynchronous
 async def test_a_change_is_told_with_its_row_before_and_after(server: ServerProcess, table: str) -> None:
     async with sending(server) as lake, Listener(server.url, tables=[table]) as listener:
         assert listener.subscribed["type"] == "subscribed"
@@ -53,7 +51,6 @@ async def test_a_change_is_told_with_its_row_before_and_after(server: ServerProc
         assert listener.batches[-1]["position"] == position
 
 
-@asynchronous
 async def test_tables_operations_condition_and_columns_choose_what_is_told(server: ServerProcess, table: str) -> None:
     other = table + "_b"
     wanted = {
@@ -83,7 +80,6 @@ async def test_tables_operations_condition_and_columns_choose_what_is_told(serve
         assert events[1]["before"] == {"id": 1, "amount": 90}
 
 
-@asynchronous
 async def test_the_past_of_the_tail_is_told_from_the_beginning_a_position_a_time_or_a_token(
     server: ServerProcess, table: str
 ) -> None:
@@ -112,7 +108,6 @@ def _iso(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-@asynchronous
 async def test_a_heartbeat_moves_the_token_on_where_nothing_matches(server: ServerProcess, table: str) -> None:
     async with sending(server) as lake, Listener(server.url, tables=[table]) as listener:
         position = await sent(lake, [insert(table + "_other", 1)])
@@ -124,7 +119,6 @@ async def test_a_heartbeat_moves_the_token_on_where_nothing_matches(server: Serv
         assert [each["after"]["id"] for each in await listener.events(1)] == [2]
 
 
-@asynchronous
 async def test_equal_wishes_get_the_same_bytes_and_different_ones_their_own(server: ServerProcess, table: str) -> None:
     wishes: list[dict[str, Any]] = [{}, {}, {"where": "id % 2 = 0"}, {"operations": ["DELETE"]}]
     async with sending(server) as lake, contextlib.AsyncExitStack() as stack:
@@ -136,7 +130,6 @@ async def test_equal_wishes_get_the_same_bytes_and_different_ones_their_own(serv
         assert [each["rowId"] for each in await listeners[3].events(1)] == ["1"]
 
 
-@asynchronous
 async def test_a_full_page_of_one_wish_takes_nothing_from_another(server: ServerProcess, table: str) -> None:
     other = table + "_b"
     async with (
@@ -149,7 +142,6 @@ async def test_a_full_page_of_one_wish_takes_nothing_from_another(server: Server
         assert [each["after"]["id"] for each in await both.events(360)] == list(range(360))
 
 
-@asynchronous
 async def test_a_condition_that_fails_ends_its_own_subscription_and_no_other(server: ServerProcess, table: str) -> None:
     async with sending(server) as lake:
         bad = Listener(server.url, tables=[table], where="CAST(note AS INTEGER) > 1")
@@ -188,7 +180,6 @@ async def test_a_condition_that_fails_ends_its_own_subscription_and_no_other(ser
         ({"name": "../../x"}, "invalid_input"),
     ],
 )
-@asynchronous
 async def test_a_wish_that_cannot_be_is_refused_in_words(
     server: ServerProcess, wanted: dict[str, Any], code: str
 ) -> None:
@@ -198,7 +189,6 @@ async def test_a_wish_that_cannot_be_is_refused_in_words(
         assert (await listener.socket.receive()).type is aiohttp.WSMsgType.CLOSE
 
 
-@asynchronous
 async def test_a_column_that_the_table_does_not_have_is_found_at_once(server: ServerProcess, table: str) -> None:
     async with sending(server) as lake:
         await lake.send([insert(table, 1)])
@@ -207,7 +197,6 @@ async def test_a_column_that_the_table_does_not_have_is_found_at_once(server: Se
         assert "no_such_column" in listener.subscribed["message"]
 
 
-@asynchronous
 async def test_tables_that_are_not_there_yet_cost_nothing_and_are_told_when_they_come(
     server: ServerProcess, table: str
 ) -> None:
@@ -217,7 +206,6 @@ async def test_tables_that_are_not_there_yet_cost_nothing_and_are_told_when_they
         assert [(each["table"], each["rowId"]) for each in await listener.events(1)] == [(absent[41], "2")]
 
 
-@asynchronous
 async def test_a_transaction_is_told_when_it_is_whole_and_holds_what_comes_behind_it(
     server: ServerProcess, table: str
 ) -> None:
@@ -231,7 +219,6 @@ async def test_a_transaction_is_told_when_it_is_whole_and_holds_what_comes_behin
         assert [each["rowId"] for each in await heard.events(3)] == ["1", "2", "3"]
 
 
-@asynchronous
 async def test_a_key_that_moves_and_what_is_done_to_a_table_are_told(server: ServerProcess, table: str) -> None:
     async with sending(server) as lake, Listener(server.url, tables=[table], where="id > 100") as listener:
         moved = update(table, 200, {}, {}, previousRowId="1")
@@ -244,7 +231,6 @@ async def test_a_key_that_moves_and_what_is_done_to_a_table_are_told(server: Ser
         assert last["rowId"] == "300"
 
 
-@asynchronous
 async def test_server_sent_events_say_the_same_and_go_on_by_their_last_id(server: ServerProcess, table: str) -> None:
     async with sending(server) as lake, aiohttp.ClientSession() as session:
         await lake.send([insert(table, 1), insert(table, 2)])

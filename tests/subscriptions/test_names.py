@@ -12,7 +12,6 @@ from dolake.errors import InvalidResumeToken, NotFound, Unavailable
 from dolake.query.announcing import Wish
 from dolake.subscriptions.names import Names, write_file
 from dolake.subscriptions.tokens import position_in, token_of
-from tests.support.aio import asynchronous
 
 WISH = Wish(("orders",))
 
@@ -23,7 +22,6 @@ async def opened(folder: Path, **options: object) -> Names:
     return names
 
 
-@asynchronous
 async def test_a_position_outlives_its_server_and_never_goes_back(tmp_path: Path) -> None:
     names = await opened(tmp_path)
     await names.keep("search", WISH, 10)
@@ -39,7 +37,6 @@ async def test_a_position_outlives_its_server_and_never_goes_back(tmp_path: Path
     assert not (await opened(tmp_path)).all()
 
 
-@asynchronous
 async def test_a_write_that_fails_leaves_the_position_as_it_was_and_is_told(tmp_path: Path) -> None:
     is_full = False
 
@@ -61,7 +58,6 @@ async def test_a_write_that_fails_leaves_the_position_as_it_was_and_is_told(tmp_
     names.close()
 
 
-@asynchronous
 async def test_an_acknowledgement_of_a_dropped_name_moves_no_later_one(tmp_path: Path) -> None:
     names = await opened(tmp_path)
     await names.keep("search", WISH, 10)
@@ -73,7 +69,6 @@ async def test_an_acknowledgement_of_a_dropped_name_moves_no_later_one(tmp_path:
     names.close()
 
 
-@asynchronous
 async def test_many_acknowledgements_at_once_share_a_write(tmp_path: Path) -> None:
     written: list[Path] = []
 
@@ -91,7 +86,6 @@ async def test_many_acknowledgements_at_once_share_a_write(tmp_path: Path) -> No
     names.close()
 
 
-@asynchronous
 async def test_a_file_that_cannot_be_read_costs_no_other_subscription(tmp_path: Path) -> None:
     names = await opened(tmp_path)
     await names.keep("good", WISH, 1)

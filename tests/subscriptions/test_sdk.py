@@ -15,12 +15,11 @@ from dolake.cli.app import app
 from dolake.client import Subscription, connect
 from dolake.client import sync as plain
 from tests.subscriptions.conftest import wait_for_queries
-from tests.support.aio import asynchronous, run
+from tests.support.aio import run
 from tests.support.changes import delete, insert, sent, update
 from tests.support.server import ServerProcess
 
 
-@asynchronous
 async def test_a_loop_gets_batches_of_typed_events(server: ServerProcess, table: str) -> None:
     async with connect(server.url) as lake:
         changes = lake.subscribe(tables=[table, table + "_b"], operations=["INSERT", "UPDATE"], since="beginning")
@@ -42,7 +41,6 @@ async def test_a_loop_gets_batches_of_typed_events(server: ServerProcess, table:
         assert abs(datetime.now(UTC).timestamp() * 1000 - second.commit_timestamp_ms) < 60_000
 
 
-@asynchronous
 async def test_who_asks_for_what_cannot_be_gets_the_error(server: ServerProcess) -> None:
     lake = connect(server.url)
     with pytest.raises(errors.ForbiddenSql):
@@ -81,7 +79,6 @@ def test_a_loop_goes_on_over_kill_and_restart_of_the_server(tmp_path: Path) -> N
         run(story(), timeout_s=180)
 
 
-@asynchronous
 async def test_a_named_subscription_goes_on_where_it_was_acknowledged(server: ServerProcess, table: str) -> None:
     async with connect(server.url) as lake:
         await lake.send([insert(table, 1)])
@@ -112,7 +109,6 @@ async def _named(server: ServerProcess, name: str) -> Subscription:
     return found
 
 
-@asynchronous
 async def test_a_name_has_one_reader(server: ServerProcess, table: str) -> None:
     async with connect(server.url) as lake:
         first, second = (lake.subscribe(table, name=table, since="beginning") for _ in range(2))

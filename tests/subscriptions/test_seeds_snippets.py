@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from dolake.client import create_lake_client
-from tests.support.aio import asynchronous
 from tests.support.changes import delete, insert, update
 from tests.support.server import ServerProcess
 
 
-@asynchronous
 async def test_subscribe_to_changes_from_anywhere(
     server: ServerProcess, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -31,7 +29,6 @@ async def test_subscribe_to_changes_from_anywhere(
     assert capsys.readouterr().out == "3 changes in real-time\n"
 
 
-@asynchronous
 async def test_sync_to_downstream(server: ServerProcess, table: str) -> None:
     lake = create_lake_client(server.url)
     warehouse: list[Any] = []
@@ -65,7 +62,6 @@ async def test_sync_to_downstream(server: ServerProcess, table: str) -> None:
     assert [row.total for row in warehouse] == [row["total"] for row in index] == [5, 7]
 
 
-@asynchronous
 async def test_enable_cdc_streaming(server: ServerProcess, table: str, capsys: pytest.CaptureFixture[str]) -> None:
     lake = create_lake_client(server.url)
 

@@ -10,7 +10,6 @@ from typing import Any
 import aiohttp
 
 from dolake.client import connect
-from tests.support.aio import asynchronous
 from tests.support.changes import insert
 from tests.support.server import ServerProcess
 from tests.support.subscriber import Listener
@@ -18,7 +17,6 @@ from tests.support.subscriber import Listener
 _COUNT, _SIZE = 2_000, 2_000
 
 
-@asynchronous
 async def test_a_stuck_subscriber_is_told_so_and_goes_on_with_its_token(server: ServerProcess, table: str) -> None:
     async with connect(server.url) as lake, aiohttp.ClientSession(connector=_small_windows()) as session:
         stuck = await session.ws_connect(server.url + "/v1/subscribe", max_msg_size=0)

@@ -34,7 +34,7 @@ def test_what_took_longest_comes_first_and_a_group_stays_together(pytester: pyte
     for name, mark in _MARKS.items():
         tests = "".join(f"def test_{at}(): pass\n" for at in range(3 if name == "many" else 2))
         pytester.makepyfile(**{f"test_{name}": f"import pytest\npytestmark = [{mark}]\n{tests}"})
-    printed = pytester.runpytest_inprocess("--collect-only", "-q").outlines
+    printed = pytester.runpytest_inprocess("-p", "no:asyncio", "--collect-only", "-q").outlines
     wanted = [("longer", 2), ("beside", 2), ("long", 2), ("spark", 2), ("slow", 2), ("many", 3), ("quick", 2)]
     listed = [line for line in printed if "::" in line]
     assert listed == [f"test_{name}.py::test_{at}" for name, count in wanted for at in range(count)]
