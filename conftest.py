@@ -5,20 +5,16 @@ tests/conftest.py has the fixtures.
 
 from __future__ import annotations
 
-import inspect
 import signal
 from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
-from tests.support.aio import bounded
 from tests.support.durations import Durations, add_options
 from tests.support.order import group_by_file, longest_first
 from tests.support.server import logs_of_running_servers
-
-# By mark, instead of `timeout` in pyproject.toml. A test takes much less: only one that hangs is ended.
-_TIMEOUTS_S = {"chaos": 3600, "spark": 900, "slow": 900}
+from tests.support.timeouts import set_time_limits
 
 # No example has a deadline: its time says more about what else the machine is doing.
 settings.register_profile("all", deadline=None, print_blob=True)
@@ -43,13 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Set each test's time limit. Sort only where workers share the tests; one process takes the files in their order."""
-    for item in items:
-        longest_s = max((limit for mark, limit in _TIMEOUTS_S.items() if item.get_closest_marker(mark)), default=None)
-        if longest_s and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(longest_s))
-        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
-            item.obj = bounded(item.obj)
+    """Sort only where workers share the tests; one process takes the files in their order."""
+    set_time_limits(items)
     if hasattr(config, "workerinput"):
         group_by_file(items)
         items[:] = longest_first(items)

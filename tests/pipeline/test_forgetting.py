@@ -82,30 +82,30 @@ def verify(lake: ServerProcess) -> None:
 
 def test_no_byte_of_a_forgotten_key_is_left(lake: ServerProcess, catalog: RestCatalog) -> None:
     mark = MARKS[0]
-    send(lake, *(insert("people", str(n), name=f"name {n}") for n in range(20)))
+    send(lake, *(insert("persons", str(n), name=f"name {n}") for n in range(20)))
     lake.flush()
-    send(lake, insert("people", mark, name=f"{mark} Smith", mail=f"{mark}@example.org"))
+    send(lake, insert("persons", mark, name=f"{mark} Smith", mail=f"{mark}@example.org"))
     lake.flush()
-    tagged = catalog.load_table("default.people").current_snapshot()
+    tagged = catalog.load_table("default.persons").current_snapshot()
     assert tagged
-    catalog.load_table("default.people").manage_snapshots().create_tag(tagged.snapshot_id, "closing").commit()
+    catalog.load_table("default.persons").manage_snapshots().create_tag(tagged.snapshot_id, "closing").commit()
     before, after = {"name": f"{mark} Smith"}, {"name": f"{mark} Jones", "mail": None}
-    send(lake, update("people", mark, before, after), update("people", "3", {"name": "name 3"}, {"name": "other 3"}))
+    send(lake, update("persons", mark, before, after), update("persons", "3", {"name": "name 3"}, {"name": "other 3"}))
     lake.flush()
-    status, found = lake.get(f"/v1/tables/default/people/rows/{mark}")
+    status, found = lake.get(f"/v1/tables/default/persons/rows/{mark}")
     assert (status, found["row"]["name"]) == (200, f"{mark} Jones")
-    others = {key: row for key, row in rows_of(catalog, "default.people").items() if key != mark}
+    others = {key: row for key, row in rows_of(catalog, "default.persons").items() if key != mark}
     assert traces(lake.home, mark)
     assert hashed_traces(lake.home, mark)
 
-    report = forget(lake, "people", mark)
+    report = forget(lake, "persons", mark)
 
     assert traces(lake.home, mark) == []
     assert hashed_traces(lake.home, mark) == []
     assert (report["rowsRemoved"], report["changesBlanked"], report["keys"], report["waits"]) == (1, 2, 1, [])
     state, changes = report["tables"][:2]
     assert (state["table"], state["tagsRemoved"], changes["table"]) == (
-        "default.people",
+        "default.persons",
         ["closing"],
         "default.people__changes",
     )
@@ -114,12 +114,12 @@ def test_no_byte_of_a_forgotten_key_is_left(lake: ServerProcess, catalog: RestCa
     assert changes["snapshotsExpired"] >= 2
     assert report["lastByteMs"]
     assert report["journalBytesRemoved"] > 0
-    assert rows_of(catalog, "default.people") == others
-    blank = [each for each in changes_of(catalog, "default.people") if each["_operation"] == "FORGOTTEN"]
+    assert rows_of(catalog, "default.persons") == others
+    blank = [each for each in changes_of(catalog, "default.persons") if each["_operation"] == "FORGOTTEN"]
     kept = {"_sequence", "_source", "_timestamp", "_commit_timestamp", "_position", "_operation", "_key"}
     assert [{name for name, value in each.items() if value is not None} for each in blank] == [kept, kept]
-    assert lake.get(f"/v1/tables/default/people/rows/{mark}")[0] == 404
-    told = past_of(lake, "people", 21)
+    assert lake.get(f"/v1/tables/default/persons/rows/{mark}")[0] == 404
+    told = past_of(lake, "persons", 21)
     assert [key for key in told if key not in others] == [], "who hears of the past hears nothing of it"
     assert mark not in lake.log
 
@@ -269,9 +269,9 @@ def test_only_keys_of_tables_of_sources_can_be_forgotten(lake: ServerProcess) ->
     assert refused("nobody", {"key": "1"}) == (404, "unknown_table")
     assert refused("people__changes", {"key": "1"})[0] == 400
     assert refused("people__quarantine", {"key": "1"})[0] == 400
-    assert refused("people", {"key": ""})[0] == 400
-    assert refused("people", {"keys": ["1"]})[0] == 400
-    assert refused("people", {"key": "1", "source": "shop"})[0] == 400
+    assert refused("persons", {"key": ""})[0] == 400
+    assert refused("persons", {"keys": ["1"]})[0] == 400
+    assert refused("persons", {"key": "1", "source": "shop"})[0] == 400
     assert "dolake_upkeep_keys_forgotten_total" in lake.get("/metrics")[1]
     audit = Path(lake.home, "audit.log")
     assert not audit.exists() or MARKS[0][:-1] not in audit.read_text()

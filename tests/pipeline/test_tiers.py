@@ -89,21 +89,21 @@ def values(lake: ServerProcess, catalog: RestCatalog, table: str) -> dict[str, i
 def test_old_partitions_move_and_every_engine_reads_on(
     lake: ServerProcess, catalog: RestCatalog, spark: SparkSession
 ) -> None:
-    fill(lake, "events")
-    before = values(lake, catalog, "events")
+    fill(lake, "visits")
+    before = values(lake, catalog, "visits")
     assert len(before) == 60
-    due = lake.get("/v1/compaction/candidates?table=events")[1]["candidates"]
+    due = lake.get("/v1/compaction/candidates?table=visits")[1]["candidates"]
     assert {each["partition"] for each in due if each["kind"] == "tiers"} == {f"date={day}" for day in _OLD}
 
-    job = run_job(lake, table="events", kinds=["tiers"])
+    job = run_job(lake, table="visits", kinds=["tiers"])
 
     assert (job["piecesDone"], job["filesMoved"]) == (5, 5)
     today = _TODAY.date().isoformat()
-    assert tiers_of(lake, catalog, "events") == {day: {"cold"} for day in _OLD} | {today: {"warm"}}
-    assert values(lake, catalog, "events") == before
+    assert tiers_of(lake, catalog, "visits") == {day: {"cold"} for day in _OLD} | {today: {"warm"}}
+    assert values(lake, catalog, "visits") == before
     add_catalog(spark, "tiers", lake.url)
-    assert dict(spark_rows_of(spark, "SELECT _key, n FROM tiers.default.events")) == before
-    due = lake.get("/v1/compaction/candidates?table=events")[1]["candidates"]
+    assert dict(spark_rows_of(spark, "SELECT _key, n FROM tiers.default.visits")) == before
+    due = lake.get("/v1/compaction/candidates?table=visits")[1]["candidates"]
     assert not [each for each in due if each["kind"] == "tiers"]
 
     body = {"sql": f"SELECT * FROM events WHERE created_at < TIMESTAMP '{today}'"}  # noqa: S608
@@ -115,67 +115,67 @@ def test_old_partitions_move_and_every_engine_reads_on(
 
 
 def test_rows_of_a_cold_partition_change_and_go_like_any_other(lake: ServerProcess, catalog: RestCatalog) -> None:
-    before = values(lake, catalog, "events")
+    before = values(lake, catalog, "visits")
     day, other = _OLD[0], _OLD[1]
     send(
         lake,
-        update("events", f"{day}/1", event(day, 1), event(day, 100)),
-        delete("events", f"{day}/2", event(day, 2)),
-        update("events", f"{other}/3", event(other, 3), event(_TODAY.date().isoformat(), 300)),
-        insert("events", f"{day}/new", **event(day, 500)),
+        update("visits", f"{day}/1", event(day, 1), event(day, 100)),
+        delete("visits", f"{day}/2", event(day, 2)),
+        update("visits", f"{other}/3", event(other, 3), event(_TODAY.date().isoformat(), 300)),
+        insert("visits", f"{day}/new", **event(day, 500)),
     )
     lake.flush()
     expected = before | {f"{day}/1": 100, f"{other}/3": 300, f"{day}/new": 500}
     del expected[f"{day}/2"]
-    assert values(lake, catalog, "events") == expected
-    assert tiers_of(lake, catalog, "events")[day] == {"warm", "cold"}, "what is new is warm"
-    status, found = lake.get(f"/v1/tables/default/events/rows/{_OLD[2]}%2F4")
+    assert values(lake, catalog, "visits") == expected
+    assert tiers_of(lake, catalog, "visits")[day] == {"warm", "cold"}, "what is new is warm"
+    status, found = lake.get(f"/v1/tables/default/visits/rows/{_OLD[2]}%2F4")
     assert (status, found["row"]["n"]) == (200, 4), "a look-up by key finds a cold row"
 
-    run_job(lake, table="events", kinds=["tiers"])
-    assert tiers_of(lake, catalog, "events")[day] == {"cold"}
-    run_job(lake, table="events", kinds=["deletes", "files"])
-    assert tiers_of(lake, catalog, "events")[day] == {"cold"}, "what is cold is compacted where it is"
-    assert len([task for task in files_of(catalog, "default.events") if f"date={day}" in task.file.file_path]) == 1
-    assert values(lake, catalog, "events") == expected
+    run_job(lake, table="visits", kinds=["tiers"])
+    assert tiers_of(lake, catalog, "visits")[day] == {"cold"}
+    run_job(lake, table="visits", kinds=["deletes", "files"])
+    assert tiers_of(lake, catalog, "visits")[day] == {"cold"}, "what is cold is compacted where it is"
+    assert len([task for task in files_of(catalog, "default.visits") if f"date={day}" in task.file.file_path]) == 1
+    assert values(lake, catalog, "visits") == expected
 
-    send(lake, *(delete("events", f"{other}/{n}", event(other, n)) for n in range(10) if n != 3))
+    send(lake, *(delete("visits", f"{other}/{n}", event(other, n)) for n in range(10) if n != 3))
     lake.flush()
-    assert other not in tiers_of(lake, catalog, "events"), "a cold file without rows goes"
+    assert other not in tiers_of(lake, catalog, "visits"), "a cold file without rows goes"
 
 
 def test_files_that_nothing_names_go_from_both_places(lake: ServerProcess, catalog: RestCatalog) -> None:
-    expected = values(lake, catalog, "events")
+    expected = values(lake, catalog, "visits")
     for _ in range(2):
         time.sleep(0.01)
-        run_job(lake, table="events", kinds=["snapshots", "garbage"])
-    named = {task.file.file_path for task in files_of(catalog, "default.events")}
+        run_job(lake, table="visits", kinds=["snapshots", "garbage"])
+    named = {task.file.file_path for task in files_of(catalog, "default.visits")}
     on_disk = {f"file://{path}" for path in (lake.home.resolve() / "cold").rglob("*.parquet")}
     assert on_disk == {path for path in named if "/cold/" in path}
-    folders = {path.parent.name for path in (lake.home / "warehouse/default/events/data").rglob("*.parquet")}
+    folders = {path.parent.name for path in (lake.home / "warehouse/default/visits/data").rglob("*.parquet")}
     assert folders == {f"date={_TODAY.date().isoformat()}"}
-    assert values(lake, catalog, "events") == expected
+    assert values(lake, catalog, "visits") == expected
 
 
 def test_partitions_move_back_on_demand_and_stay_for_a_while(lake: ServerProcess, catalog: RestCatalog) -> None:
-    expected = values(lake, catalog, "events")
+    expected = values(lake, catalog, "visits")
     day = _OLD[3]
-    shown = dolake("tiers", "move", "events", "--to", "warm", "--partition", f"date={day}", "--url", lake.url)
+    shown = dolake("tiers", "move", "visits", "--to", "warm", "--partition", f"date={day}", "--url", lake.url)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "1 files" in shown.stdout
-    assert tiers_of(lake, catalog, "events")[day] == {"warm"}
-    due = lake.get("/v1/compaction/candidates?table=events")[1]["candidates"]
+    assert tiers_of(lake, catalog, "visits")[day] == {"warm"}
+    due = lake.get("/v1/compaction/candidates?table=visits")[1]["candidates"]
     assert not [each for each in due if each["kind"] == "tiers"]
-    run_job(lake, table="events", kinds=["tiers"])
-    assert tiers_of(lake, catalog, "events")[day] == {"warm"}, "it was wanted back"
-    assert tiers_of(lake, catalog, "events")[_OLD[4]] == {"cold"}
+    run_job(lake, table="visits", kinds=["tiers"])
+    assert tiers_of(lake, catalog, "visits")[day] == {"warm"}, "it was wanted back"
+    assert tiers_of(lake, catalog, "visits")[_OLD[4]] == {"cold"}
 
-    assert move(lake, "events", "warm")["state"] == "done"
-    assert set().union(*tiers_of(lake, catalog, "events").values()) == {"warm"}
-    assert values(lake, catalog, "events") == expected
-    assert move(lake, "events", "cold", f"date={day}")["filesMoved"] == 1
-    assert tiers_of(lake, catalog, "events")[day] == {"cold"}
-    assert values(lake, catalog, "events") == expected
+    assert move(lake, "visits", "warm")["state"] == "done"
+    assert set().union(*tiers_of(lake, catalog, "visits").values()) == {"warm"}
+    assert values(lake, catalog, "visits") == expected
+    assert move(lake, "visits", "cold", f"date={day}")["filesMoved"] == 1
+    assert tiers_of(lake, catalog, "visits")[day] == {"cold"}
+    assert values(lake, catalog, "visits") == expected
 
 
 def test_a_pipeline_that_dies_in_the_middle_of_a_move_loses_nothing(lake: ServerProcess, catalog: RestCatalog) -> None:

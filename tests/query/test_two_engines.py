@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,75 +15,75 @@ from dolake.client.sync import connect
 from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.spark
-_SETTINGS = """\
+SETTINGS = """\
 freshness_target_ms = 600_000
 flush_interval_ms = 600_000
 flush_threshold_ms = 600_000
 flush_threshold_events = 1_000_000
 
-[tables."default.orders"]
+[tables."default.purchases"]
 columns = {amount = "decimal(12,2)", day = "date"}
 """
 _ROWS = 300
 
 STATEMENTS = """
-SELECT count(*) FROM orders
-SELECT * FROM orders ORDER BY id
-SELECT id, qty FROM orders WHERE id < 20 ORDER BY id
-SELECT status, COUNT(*), SUM(amount), AVG(qty), MIN(id), MAX(created_at) FROM orders GROUP BY status ORDER BY status
-SELECT status, sum(qty) AS n FROM orders GROUP BY ALL ORDER BY n DESC, status
-SELECT SUM(Amount), COUNT(DISTINCT customer_id), COUNT(note) FROM orders
-SELECT COUNT(*) FILTER (WHERE qty > 2), SUM(amount) FILTER (WHERE status = 'paid') FROM orders
-SELECT date_trunc('hour', created_at) AS hour, SUM(amount) AS revenue, COUNT(*) AS orders FROM orders GROUP BY 1 ORDER BY 1
-SELECT date_trunc('day', created_at) AS d, count(*) FROM orders GROUP BY 1 ORDER BY 1
-SELECT count(*) FROM orders WHERE created_at >= TIMESTAMPTZ '2024-01-01 12:00:00Z' AND created_at < TIMESTAMP '2024-01-03'
-SELECT count(*) FROM orders WHERE created_at < now() - INTERVAL '24 hours'
-SELECT count(*) FROM orders WHERE day = DATE '2024-01-02' OR day > '2024-01-05'
-SELECT DISTINCT status FROM orders ORDER BY 1
-SELECT id FROM orders WHERE amount BETWEEN 3 AND 90 AND status IN ('new', 'paid') AND NOT qty = 0 OR id = 39 ORDER BY id
-SELECT id FROM orders WHERE status LIKE 'p%' AND status NOT ILIKE 'X%' ORDER BY id DESC LIMIT 7 OFFSET 3
-SELECT id, note FROM orders ORDER BY note, id LIMIT 10
-SELECT id, note FROM orders ORDER BY note DESC, id LIMIT 10
-SELECT id, note FROM orders ORDER BY note NULLS FIRST, id LIMIT 10
-SELECT o.id, c.name FROM orders o JOIN customers c ON o.customer_id = c.id WHERE c.country = 'de' ORDER BY o.id
-SELECT o.id, c.name FROM orders AS o LEFT JOIN customers AS c ON c.id = o.id ORDER BY o.id
-SELECT id, name, qty FROM customers RIGHT JOIN (SELECT id, qty FROM orders WHERE id < 12) o USING (id) ORDER BY id
-SELECT c.id, o.id FROM customers c FULL JOIN orders o ON c.id = o.id AND o.id < 5 ORDER BY 1, 2
-SELECT count(*) FROM customers a, customers b WHERE a.id < b.id
-SELECT id FROM orders SEMI JOIN customers ON customers.id = orders.id ORDER BY id
-SELECT id FROM orders ANTI JOIN customers ON customers.id = orders.id ORDER BY id
-SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM customers c WHERE c.id = o.id) ORDER BY id
-SELECT id FROM orders WHERE id IN (SELECT id FROM customers) AND id NOT IN (SELECT 3) ORDER BY id
-SELECT (SELECT max(amount) FROM orders) AS best, count(*) AS n FROM customers
-SELECT * FROM (SELECT status, COUNT(*) AS n FROM orders GROUP BY status) s WHERE n > 1 ORDER BY n, status
-WITH big AS (SELECT * FROM orders WHERE amount > 20), top AS (SELECT status, SUM(amount) AS total FROM big GROUP BY 1) SELECT * FROM top ORDER BY total
-WITH t AS MATERIALIZED (SELECT id FROM orders) SELECT COUNT(*) FROM t a JOIN t b USING (id)
-SELECT id FROM orders WHERE id < 3 UNION ALL SELECT id FROM customers ORDER BY 1
-SELECT status FROM orders UNION SELECT name FROM customers ORDER BY 1
-SELECT id FROM orders INTERSECT SELECT id FROM customers ORDER BY 1
-SELECT id FROM customers EXCEPT SELECT id FROM orders WHERE qty > 2 ORDER BY 1
-SELECT id, row_number() OVER (PARTITION BY status ORDER BY id DESC) AS n FROM orders ORDER BY id
-SELECT id, rank() OVER (ORDER BY qty) AS r, dense_rank() OVER (ORDER BY qty) AS d, count(*) OVER () AS n FROM orders ORDER BY id
-SELECT id, sum(qty) OVER (PARTITION BY status ORDER BY id) AS running FROM orders ORDER BY id
-SELECT status, AVG(amount) FROM orders GROUP BY status HAVING COUNT(*) > 13 ORDER BY 1
-SELECT stddev(qty), var_pop(qty), bool_and(qty >= 0), median(qty) FROM orders
-SELECT length(status), substr(status, 1, 2), trim('  x ') || upper('ß'), replace(status, 'a', 'b') FROM orders ORDER BY id LIMIT 3
-SELECT starts_with(status, 'p'), contains(status, 'ai'), ends_with(status, 'd'), greatest(qty, 2), least(qty, 2), abs(-qty) FROM orders ORDER BY id LIMIT 9
-SELECT year(created_at), month(created_at), day(created_at), hour(created_at), quarter(created_at), extract(minute FROM created_at) FROM orders ORDER BY id LIMIT 5
-SELECT CASE WHEN qty = 0 THEN 'none' WHEN qty < 3 THEN 'few' ELSE 'many' END AS much, count(*) FROM orders GROUP BY 1 ORDER BY 1
-SELECT coalesce(note, '?') AS n, nullif(status, 'new') AS s, note IS NULL, note IS DISTINCT FROM 'x' FROM orders ORDER BY id
-SELECT id + 1, id * 2 - 3, -id, qty / 2, amount / qty, (amount * qty)::DOUBLE FROM orders ORDER BY id
-SELECT SUM(amount) / COUNT(*) AS mean, CAST(sum(qty) AS DOUBLE) FROM orders
-SELECT address.city, count(*) FROM orders GROUP BY 1 ORDER BY 1
-SELECT orders.address.zip AS zip FROM orders ORDER BY id LIMIT 3
-SELECT CAST(created_at AS DATE) AS d, count(*) FROM orders GROUP BY d ORDER BY d
-SELECT * EXCLUDE (note, address, tags) FROM orders ORDER BY id LIMIT 4
-SELECT tags FROM orders ORDER BY id LIMIT 4
-SELECT _key, id FROM orders ORDER BY id LIMIT 4
+SELECT count(*) FROM purchases
+SELECT * FROM purchases ORDER BY id
+SELECT id, qty FROM purchases WHERE id < 20 ORDER BY id
+SELECT status, COUNT(*), SUM(amount), AVG(qty), MIN(id), MAX(created_at) FROM purchases GROUP BY status ORDER BY status
+SELECT status, sum(qty) AS n FROM purchases GROUP BY ALL ORDER BY n DESC, status
+SELECT SUM(Amount), COUNT(DISTINCT customer_id), COUNT(note) FROM purchases
+SELECT COUNT(*) FILTER (WHERE qty > 2), SUM(amount) FILTER (WHERE status = 'paid') FROM purchases
+SELECT date_trunc('hour', created_at) AS hour, SUM(amount) AS revenue, COUNT(*) AS n_orders FROM purchases GROUP BY 1 ORDER BY 1
+SELECT date_trunc('day', created_at) AS d, count(*) FROM purchases GROUP BY 1 ORDER BY 1
+SELECT count(*) FROM purchases WHERE created_at >= TIMESTAMPTZ '2024-01-01 12:00:00Z' AND created_at < TIMESTAMP '2024-01-03'
+SELECT count(*) FROM purchases WHERE created_at < now() - INTERVAL '24 hours'
+SELECT count(*) FROM purchases WHERE day = DATE '2024-01-02' OR day > '2024-01-05'
+SELECT DISTINCT status FROM purchases ORDER BY 1
+SELECT id FROM purchases WHERE amount BETWEEN 3 AND 90 AND status IN ('new', 'paid') AND NOT qty = 0 OR id = 39 ORDER BY id
+SELECT id FROM purchases WHERE status LIKE 'p%' AND status NOT ILIKE 'X%' ORDER BY id DESC LIMIT 7 OFFSET 3
+SELECT id, note FROM purchases ORDER BY note, id LIMIT 10
+SELECT id, note FROM purchases ORDER BY note DESC, id LIMIT 10
+SELECT id, note FROM purchases ORDER BY note NULLS FIRST, id LIMIT 10
+SELECT o.id, c.name FROM purchases o JOIN buyers c ON o.customer_id = c.id WHERE c.country = 'de' ORDER BY o.id
+SELECT o.id, c.name FROM purchases AS o LEFT JOIN buyers AS c ON c.id = o.id ORDER BY o.id
+SELECT id, name, qty FROM buyers RIGHT JOIN (SELECT id, qty FROM purchases WHERE id < 12) o USING (id) ORDER BY id
+SELECT c.id, o.id FROM buyers c FULL JOIN purchases o ON c.id = o.id AND o.id < 5 ORDER BY 1, 2
+SELECT count(*) FROM buyers a, buyers b WHERE a.id < b.id
+SELECT id FROM purchases SEMI JOIN buyers ON buyers.id = purchases.id ORDER BY id
+SELECT id FROM purchases ANTI JOIN buyers ON buyers.id = purchases.id ORDER BY id
+SELECT id FROM purchases o WHERE EXISTS (SELECT 1 FROM buyers c WHERE c.id = o.id) ORDER BY id
+SELECT id FROM purchases WHERE id IN (SELECT id FROM buyers) AND id NOT IN (SELECT 3) ORDER BY id
+SELECT (SELECT max(amount) FROM purchases) AS best, count(*) AS n FROM buyers
+SELECT * FROM (SELECT status, COUNT(*) AS n FROM purchases GROUP BY status) s WHERE n > 1 ORDER BY n, status
+WITH big AS (SELECT * FROM purchases WHERE amount > 20), top AS (SELECT status, SUM(amount) AS total FROM big GROUP BY 1) SELECT * FROM top ORDER BY total
+WITH t AS MATERIALIZED (SELECT id FROM purchases) SELECT COUNT(*) FROM t a JOIN t b USING (id)
+SELECT id FROM purchases WHERE id < 3 UNION ALL SELECT id FROM buyers ORDER BY 1
+SELECT status FROM purchases UNION SELECT name FROM buyers ORDER BY 1
+SELECT id FROM purchases INTERSECT SELECT id FROM buyers ORDER BY 1
+SELECT id FROM buyers EXCEPT SELECT id FROM purchases WHERE qty > 2 ORDER BY 1
+SELECT id, row_number() OVER (PARTITION BY status ORDER BY id DESC) AS n FROM purchases ORDER BY id
+SELECT id, rank() OVER (ORDER BY qty) AS r, dense_rank() OVER (ORDER BY qty) AS d, count(*) OVER () AS n FROM purchases ORDER BY id
+SELECT id, sum(qty) OVER (PARTITION BY status ORDER BY id) AS running FROM purchases ORDER BY id
+SELECT status, AVG(amount) FROM purchases GROUP BY status HAVING COUNT(*) > 13 ORDER BY 1
+SELECT stddev(qty), var_pop(qty), bool_and(qty >= 0), median(qty) FROM purchases
+SELECT length(status), substr(status, 1, 2), trim('  x ') || upper('ß'), replace(status, 'a', 'b') FROM purchases ORDER BY id LIMIT 3
+SELECT starts_with(status, 'p'), contains(status, 'ai'), ends_with(status, 'd'), greatest(qty, 2), least(qty, 2), abs(-qty) FROM purchases ORDER BY id LIMIT 9
+SELECT year(created_at), month(created_at), day(created_at), hour(created_at), quarter(created_at), extract(minute FROM created_at) FROM purchases ORDER BY id LIMIT 5
+SELECT CASE WHEN qty = 0 THEN 'none' WHEN qty < 3 THEN 'few' ELSE 'many' END AS much, count(*) FROM purchases GROUP BY 1 ORDER BY 1
+SELECT coalesce(note, '?') AS n, nullif(status, 'new') AS s, note IS NULL, note IS DISTINCT FROM 'x' FROM purchases ORDER BY id
+SELECT id + 1, id * 2 - 3, -id, qty / 2, amount / qty, (amount * qty)::DOUBLE FROM purchases ORDER BY id
+SELECT SUM(amount) / COUNT(*) AS mean, CAST(sum(qty) AS DOUBLE) FROM purchases
+SELECT address.city, count(*) FROM purchases GROUP BY 1 ORDER BY 1
+SELECT purchases.address.zip AS zip FROM purchases ORDER BY id LIMIT 3
+SELECT CAST(created_at AS DATE) AS d, count(*) FROM purchases GROUP BY d ORDER BY d
+SELECT * EXCLUDE (note, address, tags) FROM purchases ORDER BY id LIMIT 4
+SELECT tags FROM purchases ORDER BY id LIMIT 4
+SELECT _key, id FROM purchases ORDER BY id LIMIT 4
 SELECT "a b", "sel`ect", "it's", "ü" FROM "Odd Name" ORDER BY 1
-SELECT 'it''s \\ ${spark.app.name} -- ; /*' AS t, count(*) FROM orders WHERE status <> '${x}' AND status <> '\\'
-SELECT count(*) FROM orders WHERE note LIKE '%\\%' OR note LIKE '100%'
-SELECT _operation, count(*) FROM orders GROUP BY 1 ORDER BY 1
+SELECT 'it''s \\ ${spark.app.name} -- ; /*' AS t, count(*) FROM purchases WHERE status <> '${x}' AND status <> '\\'
+SELECT count(*) FROM purchases WHERE note LIKE '%\\%' OR note LIKE '100%'
+SELECT _operation, count(*) FROM purchases GROUP BY 1 ORDER BY 1
 SELECT count(*), sum(qty) FROM orders__changes WHERE _operation = 'UPDATE'
 """.strip().splitlines()  # noqa: E501
 assert len(STATEMENTS) >= 50
@@ -109,41 +108,27 @@ def _change(table: str, operation: str, number: int, row: dict[str, Any] | None)
     return {"table": table, "operation": operation, "rowId": str(number), "after": row}
 
 
-def _flush(server: ServerProcess) -> None:
-    give_up_s = time.monotonic() + 240
-    while server.get("/flush", method="POST")[0] != 200:  # 504 while Spark still starts
-        assert time.monotonic() < give_up_s
-
-
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(
-        tmp_path_factory.mktemp("lake"), settings=_SETTINGS, has_pipeline=True, has_queries=True
-    ) as server:
-        odd: list[dict[str, Any]] = [
-            {"a b": 1, "sel`ect": 2, "it's": 3, "ü": "ß"},
-            {"a b": 2, "sel`ect": None, "it's": 4, "ü": "$"},
-        ]
-        with connect(server.url, source="shop") as client:
-            client.send([_change("orders", "INSERT", number, _order(number)) for number in range(_ROWS)])
-            countries = ["de", "fr", None]
-            client.send(
-                [
-                    _change(
-                        "customers", "INSERT", each, {"id": each, "name": f"n{each}", "country": countries[each % 3]}
-                    )
-                    for each in range(9)
-                ]
-            )
-            client.send([_change("Odd Name", "INSERT", at, row) for at, row in enumerate(odd)])
-            _flush(server)
-            client.send([_change("orders", "UPDATE", each, _order(each, qty=4)) for each in range(0, 60, 3)])
-            client.send([_change("orders", "DELETE", each, None) for each in range(100, 120)])
-            _flush(server)
-            client.send([_change("orders", "UPDATE", each, _order(each, status="paid")) for each in range(0, 40, 2)])
-            client.send([_change("orders", "DELETE", each, None) for each in range(200, 210)])
-            client.send([_change("orders", "INSERT", each, _order(each)) for each in range(_ROWS, _ROWS + 15)])
-        yield server
+def lake(lake: ServerProcess) -> ServerProcess:
+    """Tables with deleted and changed rows, and changes that are not published."""
+    odd: list[dict[str, Any]] = [
+        {"a b": 1, "sel`ect": 2, "it's": 3, "ü": "ß"},
+        {"a b": 2, "sel`ect": None, "it's": 4, "ü": "$"},
+    ]
+    countries = ["de", "fr", None]
+    buyers = [{"id": each, "name": f"n{each}", "country": countries[each % 3]} for each in range(9)]
+    with connect(lake.url, source="shop") as client:
+        client.send([_change("purchases", "INSERT", number, _order(number)) for number in range(_ROWS)])
+        client.send([_change("buyers", "INSERT", at, row) for at, row in enumerate(buyers)])
+        client.send([_change("Odd Name", "INSERT", at, row) for at, row in enumerate(odd)])
+        lake.flush()
+        client.send([_change("purchases", "UPDATE", each, _order(each, qty=4)) for each in range(0, 60, 3)])
+        client.send([_change("purchases", "DELETE", each, None) for each in range(100, 120)])
+        lake.flush()
+        client.send([_change("purchases", "UPDATE", each, _order(each, status="paid")) for each in range(0, 40, 2)])
+        client.send([_change("purchases", "DELETE", each, None) for each in range(200, 210)])
+        client.send([_change("purchases", "INSERT", each, _order(each)) for each in range(_ROWS, _ROWS + 15)])
+    return lake
 
 
 def ask(lake: ServerProcess, sql: str, engine: str, **more: Any) -> Any:
@@ -180,10 +165,10 @@ def test_both_engines_give_the_same_answer(lake: ServerProcess, sql: str) -> Non
 
 
 def test_the_past_is_the_same_in_both_engines(lake: ServerProcess) -> None:
-    history = ask(lake, "SELECT _commit_timestamp AS t, _position AS p FROM orders ORDER BY _position", "duckdb")
+    history = ask(lake, "SELECT _commit_timestamp AS t, _position AS p FROM purchases ORDER BY _position", "duckdb")
     moment = history["rows"][_ROWS + 5]["t"]
     answers = [
-        ask(lake, "SELECT status, count(*) AS n, sum(qty) AS q FROM orders GROUP BY 1 ORDER BY 1", each, asOf=moment)
+        ask(lake, "SELECT status, count(*) AS n, sum(qty) AS q FROM purchases GROUP BY 1 ORDER BY 1", each, asOf=moment)
         for each in ("duckdb", "auto")
     ]
     assert answers[0]["rows"] == answers[1]["rows"]
@@ -191,9 +176,9 @@ def test_the_past_is_the_same_in_both_engines(lake: ServerProcess) -> None:
 
 def test_parameters_are_the_same_in_both_engines(lake: ServerProcess) -> None:
     for sql, params in (
-        ("SELECT id FROM orders WHERE qty = ? AND status = ? AND id < ? ORDER BY id LIMIT ?", [2, "paid", 90.5, 5]),
+        ("SELECT id FROM purchases WHERE qty = ? AND status = ? AND id < ? ORDER BY id LIMIT ?", [2, "paid", 90.5, 5]),
         (
-            "SELECT id, :text AS t FROM orders WHERE status = :status ORDER BY id",
+            "SELECT id, :text AS t FROM purchases WHERE status = :status ORDER BY id",
             {"status": "new", "text": "`'\"\\${x}"},
         ),
     ):
@@ -203,7 +188,7 @@ def test_parameters_are_the_same_in_both_engines(lake: ServerProcess) -> None:
 
 
 def test_a_large_question_goes_to_spark_and_says_why(lake: ServerProcess) -> None:
-    sql = "SELECT status, count(*) AS n FROM orders GROUP BY 1 ORDER BY 1"
+    sql = "SELECT status, count(*) AS n FROM purchases GROUP BY 1 ORDER BY 1"
     assert ask(lake, sql, "auto")["freshness"]["engine"] == "duckdb"
     assert lake.get("/v1/config", method="PATCH", body={"query": {"sparkScanBytes": 1}})[0] == 200
     try:
@@ -213,29 +198,30 @@ def test_a_large_question_goes_to_spark_and_says_why(lake: ServerProcess) -> Non
             answer = ask(lake, sql, "auto")  # the query process hears of a setting a moment later
         assert answer["freshness"]["engine"] == "spark", answer["freshness"]
         assert "bytes of data files to read" in answer["freshness"]["engineReason"]
-        odd = ask(lake, "SELECT string_agg(status, ',' ORDER BY id) FROM orders", "auto")
+        odd = ask(lake, "SELECT string_agg(status, ',' ORDER BY id) FROM purchases", "auto")
         assert odd["freshness"]["engine"] == "duckdb"
         assert "string_agg" in odd["freshness"]["engineReason"]
         status, route = lake.get("/v1/query/route", method="POST", body={"sql": sql})
-        assert (status, route["engine"], route["tables"][0]["table"]) == (200, "spark", "default.orders")
+        assert (status, route["engine"], route["tables"][0]["table"]) == (200, "spark", "default.purchases")
     finally:
         lake.get("/v1/config", method="PATCH", body={"query": {"sparkScanBytes": 2**34}})
 
 
 def test_who_asks_for_spark_by_name_is_told_what_it_cannot_do(lake: ServerProcess) -> None:
-    body = {"sql": "SELECT round(qty, 1) FROM orders", "engine": "spark"}
+    body = {"sql": "SELECT round(qty, 1) FROM purchases", "engine": "spark"}
     status, answer = lake.get("/v1/query", method="POST", body=body)
     assert (status, answer["error"]["type"]) == (400, "invalid_sql")
     assert "round" in answer["error"]["message"]
 
 
 def test_an_answer_of_spark_is_cut_like_any_other(lake: ServerProcess) -> None:
-    answer = ask(lake, "SELECT id FROM orders ORDER BY id", "spark", limit=3)
+    answer = ask(lake, "SELECT id FROM purchases ORDER BY id", "spark", limit=3)
     assert ([row["id"] for row in answer["rows"]], answer["truncated"]) == ([0, 1, 2], True)
 
 
 def test_a_question_that_spark_works_at_shows_its_progress_and_can_be_cancelled(lake: ServerProcess) -> None:
-    sql = "SELECT count(*) FROM orders a, orders b, orders c, orders d WHERE a.qty + b.qty + c.qty + d.qty < 0"
+    four = "purchases a, purchases b, purchases c, purchases d"
+    sql = f"SELECT count(*) FROM {four} WHERE a.qty + b.qty + c.qty + d.qty < 0"  # noqa: S608
     answers: list[Any] = []
 
     def long() -> None:
@@ -253,4 +239,4 @@ def test_a_question_that_spark_works_at_shows_its_progress_and_can_be_cancelled(
         assert lake.get("/v1/query/long", method="DELETE")[0] == 204
         thread.join()
     assert answers[0][1]["error"]["type"] == "query_cancelled"
-    assert ask(lake, "SELECT count(*) AS n FROM customers", "spark")["rows"] == [{"n": 9}]
+    assert ask(lake, "SELECT count(*) AS n FROM buyers", "spark")["rows"] == [{"n": 9}]

@@ -25,10 +25,16 @@ def test_function_that_hangs():
 async def test_next():
     assert asyncio.get_running_loop().get_debug()
 """
+_CONFTEST = """
+from tests.support.timeouts import set_time_limits
+
+def pytest_collection_modifyitems(items):
+    set_time_limits(items)
+"""
 
 
 def test_a_test_that_hangs_fails_alone(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
+    pytester.makeconftest(_CONFTEST)
     pytester.makepyfile(_TESTS)
     pytester.makefile(".toml", pyproject=(_ROOT / "pyproject.toml").read_text())
     changed = (f"pythonpath={_ROOT}", "timeout=6", "faulthandler_timeout=0.5")
