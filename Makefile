@@ -30,10 +30,10 @@ check: $(STAMP) ## format, lint, types, and style as tests
 	@$(BIN)/python -m pytest -q tests/tidy
 
 quick: $(STAMP) ## the rooms' own fast tests: about a minute, no Spark and mostly no whole server
-	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup -m "not slow and not spark and not chaos" $(TEST_ARGS) $(QUICK)
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m "not slow and not spark and not chaos" $(TEST_ARGS) $(QUICK)
 
 test: $(STAMP) java ## every test but those of `make chaos`; what continuous integration runs
-	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -m "not chaos" $(TEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -m "not chaos" $(TEST_ARGS)
 
 durations: ## `make test`, and the slowest files written into docs/explain/tests.md
 	@$(MAKE) test TEST_ARGS="--durations-page $(TEST_ARGS)"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.durations import Durations, add_options
-from tests.support.order import group_by_file, longest_first
+from tests.support.order import longest_first
 from tests.support.server import logs_of_running_servers
 from tests.support.timeouts import set_time_limits
 
@@ -37,12 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Durations(config))
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort only where workers share the tests; one process takes the files in their order."""
+    """Sort only where workers share the files; one process takes them in their order."""
     set_time_limits(items)
     if hasattr(config, "workerinput"):
-        group_by_file(items)
         items[:] = longest_first(items)
 
 

@@ -1,4 +1,4 @@
-"""The order in which the workers of `make test` take the tests, and which tests stay together."""
+"""The order in which the workers of `make test` take the tests, and that a file stays together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _CONFTEST = """
 from tests.support import order
 def pytest_collection_modifyitems(items):
     order.kept_seconds = lambda: {"test_long.py": 60.0, "test_longer.py": 70.0}
-    order.group_by_file(items)
     items[:] = order.longest_first(items)
 """
 _MARKS = {
@@ -22,20 +21,19 @@ _MARKS = {
     "slow": "pytest.mark.slow",
     "spark": "pytest.mark.spark",
     "many": "",
-    "long": "pytest.mark.xdist_group('lake')",
+    "long": "",
     "longer": "",
-    "beside": "pytest.mark.xdist_group('lake')",
 }
 
 
-def test_what_took_longest_comes_first_and_a_group_stays_together(pytester: pytest.Pytester) -> None:
+def test_what_took_longest_comes_first_and_a_file_stays_together(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(_CONFTEST)
-    pytester.makeini("[pytest]\nmarkers =\n    slow\n    spark\n    xdist_group\n")
+    pytester.makeini("[pytest]\nmarkers =\n    slow\n    spark\n")
     for name, mark in _MARKS.items():
         tests = "".join(f"def test_{at}(): pass\n" for at in range(3 if name == "many" else 2))
         pytester.makepyfile(**{f"test_{name}": f"import pytest\npytestmark = [{mark}]\n{tests}"})
     printed = pytester.runpytest_inprocess("-p", "no:asyncio", "--collect-only", "-q").outlines
-    wanted = [("longer", 2), ("beside", 2), ("long", 2), ("spark", 2), ("slow", 2), ("many", 3), ("quick", 2)]
+    wanted = [("longer", 2), ("long", 2), ("spark", 2), ("slow", 2), ("many", 3), ("quick", 2)]
     listed = [line for line in printed if "::" in line]
     assert listed == [f"test_{name}.py::test_{at}" for name, count in wanted for at in range(count)]
 
@@ -48,4 +46,4 @@ def test_the_files_of_the_kept_durations_exist() -> None:
 
 def test_nothing_else_orders_the_files() -> None:
     """Without this option pytest-xdist sorts them by their number of tests, which puts the long ones last."""
-    assert "--dist loadgroup --no-loadscope-reorder" in (ROOT / "Makefile").read_text()
+    assert "--dist loadfile --no-loadscope-reorder" in (ROOT / "Makefile").read_text()
