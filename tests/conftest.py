@@ -47,6 +47,13 @@ def s3() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
+def default_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server with default settings, without pipeline and queries; each test has names of its own."""
+    with ServerProcess(tmp_path_factory.mktemp("default")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def publishing_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server with pipeline and queries for all tests of this process that share a lake; see `lake`."""
     with ServerProcess(

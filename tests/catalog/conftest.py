@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("catalog")) as process:
-        yield process
+def server(default_server: ServerProcess) -> ServerProcess:
+    return default_server
 
 
 @pytest.fixture(scope="session")

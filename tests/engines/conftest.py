@@ -18,10 +18,8 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One server for all engines. It lives as long as the session, because Spark does and keeps its address."""
-    with ServerProcess(tmp_path_factory.mktemp("lake")) as server:
-        yield server
+def server(default_server: ServerProcess) -> ServerProcess:
+    return default_server
 
 
 @pytest.fixture(scope="session")

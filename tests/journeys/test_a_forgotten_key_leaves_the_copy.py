@@ -19,6 +19,7 @@ from tools.s3_server import S3Server
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _KEY = "QzMarker"
+_OTHER_KEY = "QzSecondMarker"
 _SETTINGS = """\
 freshness_target_ms = 60_000
 [journal]
@@ -27,34 +28,50 @@ copy_interval_ms = 1_000
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def environ(s3: S3Server) -> dict[str, str]:
     return s3.environment(f"s3://{s3.new_bucket()}/lake")
 
 
-@pytest.fixture
-def server(tmp_path: Path, environ: dict[str, str]) -> Iterator[ServerProcess]:
-    home = tmp_path / "lost"
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("lost")
     with ServerProcess(home, settings=_SETTINGS, environ=environ, has_pipeline=True, has_queries=False) as running:
         yield running
+
+
+def test_a_key_in_the_last_segment_of_the_copy_goes_with_the_next_changes(
+    server: ServerProcess, s3: S3Server, environ: dict[str, str]
+) -> None:
+    with connect(server.url, source="shop") as lake:
+        lake.send([insert("friends", _OTHER_KEY, name=_OTHER_KEY)])
+        server.flush()
+        (why,) = lake.forget("friends", _OTHER_KEY).waits
+        assert "until more changes are copied" in why
+        assert _traces(s3, environ, _OTHER_KEY)
+        lake.send([insert("friends", "1", name="Ann")])
+        wait_until(lambda: not _traces(s3, environ, _OTHER_KEY), lambda: server.log[-2000:])
+        server.flush()
+        assert lake.forget("friends", _OTHER_KEY).rows_removed == 0
 
 
 def test_a_forgotten_key_is_in_no_copy_and_the_lake_comes_back_without_it(
     server: ServerProcess, tmp_path: Path, s3: S3Server, environ: dict[str, str]
 ) -> None:
+    before = int(server.get("/status")[1]["durablePosition"])
     with connect(server.url, source="shop") as lake:
         lake.send([insert("people", "1", name="Ann"), insert("people", _KEY, name=_KEY)])
-        wait_until(lambda: _copied(server) == 2, lambda: server.log[-2000:])
-        assert _traces(s3, environ)
+        wait_until(lambda: _copied(server) == before + 2, lambda: server.log[-2000:])
+        assert _traces(s3, environ, _KEY)
         lake.send([insert("people", "2", name="Bo")])
         server.flush()
         done = lake.forget("people", _KEY)
         assert (done.rows_removed, done.changes_blanked) == (1, 1)
         # The copy keeps its last segment, for the streams that it knows: Bo's, of which the report speaks.
         assert all("the journal's copy in the store has positions from" in each for each in done.waits), done.waits
-        assert _traces(s3, environ) == []
+        assert _traces(s3, environ, _KEY) == []
         lake.send([insert("people", "3", name="Cy")])  # published or not when the machine is lost
-        wait_until(lambda: _copied(server) == 4, lambda: server.log[-2000:])
+        wait_until(lambda: _copied(server) == before + 4, lambda: server.log[-2000:])
     server.kill()
 
     found = tmp_path / "found"
@@ -62,36 +79,21 @@ def test_a_forgotten_key_is_in_no_copy_and_the_lake_comes_back_without_it(
     (found / "dolake.toml").write_text(_SETTINGS)
     said = dolake("recover", "--home", found, environ=environ)
     assert said.returncode == 0, said.stdout + said.stderr
-    assert re.search("4 changes, [34] of them in tables", said.stdout), said.stdout
+    assert re.search(f"{before + 4} changes, ({before + 3}|{before + 4}) of them in tables", said.stdout), said.stdout
     with ServerProcess(found, environ=environ, has_pipeline=True, has_queries=False) as again:
         again.flush()
         assert again.stop() == 0
     report = dolake("verify", "--home", found, environ=environ)
     assert report.returncode == 0, report.stdout + report.stderr
     assert "0 differences" in report.stdout
-    assert _traces(s3, environ) == []
-
-
-def test_a_key_in_the_last_segment_of_the_copy_goes_with_the_next_changes(
-    server: ServerProcess, s3: S3Server, environ: dict[str, str]
-) -> None:
-    with connect(server.url, source="shop") as lake:
-        lake.send([insert("people", _KEY, name=_KEY)])
-        server.flush()
-        (why,) = lake.forget("people", _KEY).waits
-        assert "until more changes are copied" in why
-        assert _traces(s3, environ)
-        lake.send([insert("people", "1", name="Ann")])
-        wait_until(lambda: not _traces(s3, environ), lambda: server.log[-2000:])
-        server.flush()
-        assert lake.forget("people", _KEY).rows_removed == 0
+    assert _traces(s3, environ, _KEY) == []
 
 
 def _copied(server: ServerProcess) -> int:
     return int(server.get("/status")[1]["journal"]["copy"]["position"] or 0)
 
 
-def _traces(s3: S3Server, environ: dict[str, str]) -> list[str]:
+def _traces(s3: S3Server, environ: dict[str, str], key: str) -> list[str]:
     """The objects of the copy that have the key in them, also inside the archive of the home."""
     bucket = environ["DOLAKE_STORAGE_LOCATION"].split("/")[2]
     client = s3.client()
@@ -101,7 +103,7 @@ def _traces(s3: S3Server, environ: dict[str, str]) -> list[str]:
     finally:
         client.close()
     assert bodies
-    return [key for key, body in bodies.items() if any(_KEY.encode() in part for part in _parts(body))]
+    return [name for name, body in bodies.items() if any(key.encode() in part for part in _parts(body))]
 
 
 def _read(client: object, bucket: str, key: str) -> bytes:

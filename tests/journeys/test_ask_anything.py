@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -33,7 +33,6 @@ from dolake.errors import (
 )
 from tests.journeys.asking_support import (
     a_moment,
-    answering_server,
     delete,
     dicts,
     emptied,
@@ -50,18 +49,16 @@ from tools.duckdb_client import duck_on
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_SETTINGS = """\
-[lake]
+SETTINGS = """\
 freshness_target_ms = 200
 """
 _PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("asking")
-    with answering_server(home, _SETTINGS) as running:
-        yield running
+def server(lake: ServerProcess) -> ServerProcess:
+    """The lake that other files use too; here `lake` is what a client calls it."""
+    return lake
 
 
 @asynccontextmanager

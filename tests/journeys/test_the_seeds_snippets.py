@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -24,9 +23,8 @@ from tests.support.server import ServerProcess
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("seeds")) as process:
-        yield process
+def server(default_server: ServerProcess) -> ServerProcess:
+    return default_server
 
 
 def date_now() -> int:

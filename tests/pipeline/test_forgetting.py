@@ -189,22 +189,22 @@ def test_deleted_rows_and_the_quarantine_are_forgotten_too_and_later_a_row_of_th
 ) -> None:
     mark = MARKS[3]
     unknown = {"metadata": {"unchanged": ["n"]}}  # nobody knows the value, because there is no row
-    send(lake, insert("odd", "1", n=1), insert("odd", mark, n=2), delete("odd", mark, {"n": 2}))
-    send(lake, update("odd", mark, {}, {"x": mark}, **unknown), update("odd", "2", {}, {"x": 2}, **unknown))
+    send(lake, insert("strange", "1", n=1), insert("strange", mark, n=2), delete("strange", mark, {"n": 2}))
+    send(lake, update("strange", mark, {}, {"x": mark}, **unknown), update("strange", "2", {}, {"x": 2}, **unknown))
     lake.flush()
-    entries = lake.get("/v1/quarantine/default/odd")[1]["entries"]
+    entries = lake.get("/v1/quarantine/default/strange")[1]["entries"]
     assert sorted(each["key"] for each in entries) == ["2", mark], "the value cannot be a row"
-    report = forget(lake, "odd", mark)
+    report = forget(lake, "strange", mark)
     assert report["changesBlanked"] == 3
     assert report["rowsRemoved"] == 1, "of the quarantine"
     assert traces(lake.home, mark) == []
-    assert [each["key"] for each in lake.get("/v1/quarantine/default/odd")[1]["entries"]] == ["2"]
-    again = forget(lake, "odd", mark)
+    assert [each["key"] for each in lake.get("/v1/quarantine/default/strange")[1]["entries"]] == ["2"]
+    again = forget(lake, "strange", mark)
     assert (again["rowsRemoved"], again["changesBlanked"]) == (0, 0), "twice is once"
     assert sum(each["snapshotsExpired"] + each["filesRemoved"] for each in again["tables"]) == 0
-    send(lake, insert("odd", mark, n=4))
+    send(lake, insert("strange", mark, n=4))
     lake.flush()
-    assert rows_of(catalog, "default.odd")[mark]["n"] == 4
+    assert rows_of(catalog, "default.strange")[mark]["n"] == 4
 
 
 def test_a_stream_goes_on_meanwhile_and_a_crash_in_the_middle_is_made_good(

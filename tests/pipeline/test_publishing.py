@@ -334,7 +334,8 @@ def test_spark_sleeps_when_nothing_comes_and_wakes_with_the_first_change_for_all
 def test_a_server_that_stops_publishes_what_it_has_and_one_that_is_killed_leaves_no_process(
     tmp_path: Path,
 ) -> None:
-    with ServerProcess(tmp_path, settings="freshness_target_ms = 60_000", has_pipeline=True) as server:
+    settings = "freshness_target_ms = 60_000"
+    with ServerProcess(tmp_path, settings=settings, has_pipeline=True, has_queries=False) as server:
         wait_for(lambda: status_of(server)["pipeline"]["state"] == "ready", "Spark is up")
         send(server, insert("last", "1", n=1))
         tree = psutil.Process(server.pid).children(recursive=True)

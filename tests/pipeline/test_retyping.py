@@ -86,19 +86,19 @@ def test_fractions_wait_until_the_column_has_become_one(lake: ServerProcess, cat
 
 
 def test_an_integer_that_no_fraction_holds_stops_it(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("exact", "1", n=2**60 + 1))
+    send(lake, insert("whole", "1", n=2**60 + 1))
     lake.flush()
-    send(lake, insert("exact", "2", n=0.5))
+    send(lake, insert("whole", "2", n=0.5))
     lake.flush()
-    job = run_job(lake, table="exact", kinds=["columns"])
+    job = run_job(lake, table="whole", kinds=["columns"])
     assert "survive" in job["reason"]
-    assert type_of(catalog, "exact") == "long"
-    assert (values(catalog, "exact"), rescued(catalog, "exact")) == ({"1": 2**60 + 1, "2": None}, {"2": '{"n":0.5}'})
-    files = [path.name for path in Path(lake.home, "warehouse", "default").rglob("retyped-*") if "exact" in str(path)]
+    assert type_of(catalog, "whole") == "long"
+    assert (values(catalog, "whole"), rescued(catalog, "whole")) == ({"1": 2**60 + 1, "2": None}, {"2": '{"n":0.5}'})
+    files = [path.name for path in Path(lake.home, "warehouse", "default").rglob("retyped-*") if "whole" in str(path)]
     assert not files
-    send(lake, insert("exact", "3", n=1.5))
+    send(lake, insert("whole", "3", n=1.5))
     lake.flush()
-    assert rescued(catalog, "exact")["3"] == '{"n":1.5}'
+    assert rescued(catalog, "whole")["3"] == '{"n":1.5}'
 
 
 def test_a_column_that_cannot_keeps_no_other_from_it(lake: ServerProcess, catalog: RestCatalog) -> None:
