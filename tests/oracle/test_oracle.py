@@ -45,11 +45,13 @@ def test_a_crash_loses_nothing_and_doubles_nothing(lake: Lake, point: str) -> No
     lake.assert_right()
 
 
+@pytest.mark.chaos
 def test_a_pipeline_killed_at_any_moment_loses_nothing_and_doubles_nothing(lake: Lake) -> None:
     lake.run(50, KillPipeline(lake))
     lake.assert_right()
 
 
+@pytest.mark.chaos
 def test_a_server_killed_at_any_moment_loses_nothing_and_doubles_nothing(lake: Lake) -> None:
     lake.run(50, KillServer(lake))
     lake.assert_right()
