@@ -15,7 +15,13 @@ from dolake.settings import SettingsStore, load_settings
 from dolake.telemetry import start_logging
 
 HomeOption = Annotated[
-    Path, typer.Option("--home", envvar="DOLAKE_HOME", help="The server's folder: journal, settings, tables.")
+    Path,
+    typer.Option(
+        "--home",
+        envvar="DOLAKE_HOME",
+        help="The server's folder: journal, settings, tables.",
+        callback=Path.absolute,  # child processes, file addresses and table locations need the whole path
+    ),
 ]
 
 

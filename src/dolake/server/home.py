@@ -35,7 +35,7 @@ class Home:
     """A locked home folder; use it as a context manager."""
 
     def __init__(self, path: Path, *, is_restoring: bool = False) -> None:
-        self.path = path
+        self.path = path.absolute()
         self._is_restoring = is_restoring
         self._descriptor = -1
 
