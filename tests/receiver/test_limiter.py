@@ -190,6 +190,16 @@ def test_a_network_has_so_many_connections_at_a_time(clock: Clock, inside: list[
     assert limiter.admit_connection("outside", outside).allowed
 
 
+def test_a_connection_that_ends_frees_its_place_in_the_network(clock: Clock) -> None:
+    limiter = limiter_of(clock, subnet_rate_limit_threshold=2)
+    one, two, three, four = (f"192.0.2.{number}" for number in range(1, 5))
+    assert limiter.admit_connection(one, one).allowed
+    assert limiter.admit_connection(two, two).allowed
+    limiter.release(one)
+    assert limiter.admit_connection(three, three).allowed
+    assert limiter.admit_connection(four, four).reason == "ip_limit"
+
+
 def test_rates_of_one_ipv6_network_are_counted_as_one(clock: Clock) -> None:
     limiter = limiter_of(clock, connections_per_second=2, http_requests_per_second=2)
     assert [limiter.admit_connection(n, f"2001:db8::{n}").allowed for n in range(1, 4)] == [True, True, False]
