@@ -98,6 +98,25 @@ async def test_the_mark_has_moved_when_a_ticket_returns(tmp_path: Path) -> None:
             assert mark.segment == int(segments_of(tmp_path)[-1].stem)
 
 
+async def test_the_mark_has_moved_before_the_writer_tells_of_a_group(tmp_path: Path) -> None:
+    """A ticket that returns proves less: between telling and returning the writer has time to move the mark."""
+    loop, marks = asyncio.get_running_loop(), list[int]()
+    tell = loop.call_soon_threadsafe
+
+    def look_and_tell(call: Callable[..., object], *values: Any, context: Context | None = None) -> asyncio.Handle:
+        if threading.current_thread().name == "journal-writer":
+            marks.append(mark_of(tmp_path).position)
+        return tell(call, *values, context=context)
+
+    async with opened(tmp_path) as journal:
+        loop.call_soon_threadsafe = look_and_tell  # type: ignore[assignment, method-assign]
+        try:
+            answers = await keep(journal, batch_of(1, 2), batch_of(3, 3))
+        finally:
+            loop.call_soon_threadsafe = tell  # type: ignore[method-assign]
+    assert marks == [answer.end for answer in answers] == [2, 3]
+
+
 async def test_batches_go_on_in_the_next_segment_when_one_is_full(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
         tickets = [await journal.append(batch_of(at, at, pad=9_000)) for at in range(1, 61)]
