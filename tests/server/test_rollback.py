@@ -94,7 +94,8 @@ async def rolling_back(home: Path, found: Differences | None = None, **flags: An
 async def roll_back(url: str, body: Any, path: str = ROLLBACK) -> Json:
     status, _, answer = await ask(url, path, "POST", data=json.dumps(body))
     assert status == 200, answer
-    return answer
+    found: Json = answer
+    return found
 
 
 async def refusal(url: str, body: Any, path: str = ROLLBACK) -> tuple[int, str]:
