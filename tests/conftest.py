@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.journals import GatedDisk
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.server import ServerProcess
 from tools.s3_server import S3Server, s3_server
@@ -32,6 +33,14 @@ retry_delay_max_ms = 500
 """What cannot change while a server runs, and short waits after a publish that failed."""
 
 
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> GatedDisk:
+    """The disk of every journal that is opened from now on."""
+    gated = GatedDisk()
+    monkeypatch.setattr("dolake.journal.embedded.Disk", lambda: gated)
+    return gated
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """Started by the first test that needs it."""
@@ -50,6 +59,13 @@ def s3() -> Iterator[S3Server]:
 def default_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server with default settings, without pipeline and queries; each test has names of its own."""
     with ServerProcess(tmp_path_factory.mktemp("default")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def query_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The same with queries: what is asked about is the tail."""
+    with ServerProcess(tmp_path_factory.mktemp("queries"), has_queries=True) as server:
         yield server
 
 

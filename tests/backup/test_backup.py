@@ -22,7 +22,7 @@ from tests.support.journals import segments_of
 from tests.verify.lake import HandLake, differing, insert, update
 
 
-def take(lake: HandLake, folder: Path) -> Manifest:
+def back_up(lake: HandLake, folder: Path) -> Manifest:
     return take_backup(lake.home, lake.home / "warehouse", folder)
 
 
@@ -41,7 +41,7 @@ def test_a_lost_home_comes_back_with_all_that_was_durable_and_in_the_tables(lake
     lake.append(insert("99", n=99))  # durable, and not yet in a table
     (lake.home / "dolake.toml").write_text("[lake]\nfreshness_target_ms = 500\n")
     before = durable(lake.home)
-    manifest = take(lake, tmp_path / "backup")
+    manifest = back_up(lake, tmp_path / "backup")
     assert (manifest.position, manifest.published) == (before, before - 1)
     assert [(end.stream, end.sequence) for end in manifest.streams] == [("other", 2), ("shop", 28)]
     lose(lake)
@@ -76,10 +76,10 @@ def test_no_subscription_in_a_backup_is_ahead_of_its_journal(lake: HandLake, tmp
 
 
 def test_what_was_copied_is_not_copied_again_and_what_nobody_needs_goes(lake: HandLake, tmp_path: Path) -> None:
-    first = take(lake, tmp_path / "backup")
+    first = back_up(lake, tmp_path / "backup")
     kept = {file.kept: (tmp_path / "backup" / file.kept).stat().st_ino for file in first.files}
     lake.publish(insert("100", n=100))
-    second = take(lake, tmp_path / "backup")
+    second = back_up(lake, tmp_path / "backup")
     again = {file.kept for file in second.files if file.kept.endswith(".parquet")} & kept.keys()
     assert again
     assert all((tmp_path / "backup" / name).stat().st_ino == kept[name] for name in again)
@@ -104,15 +104,15 @@ def test_a_backup_that_was_stopped_is_none_and_leaves_the_one_before_it(
     with monkeypatch.context() as patch:
         patch.setattr("dolake.backup.take.store_manifest", stop)
         with pytest.raises(KeyboardInterrupt):
-            take(lake, folder)
+            back_up(lake, folder)
     with pytest.raises(NotFound, match="is no backup"):
         restore(folder, tmp_path / "home")
-    first = take(lake, folder)
+    first = back_up(lake, folder)
     lake.publish(insert("101", n=101))
     with monkeypatch.context() as patch:
         patch.setattr("dolake.backup.take.sync_folders", stop)
         with pytest.raises(KeyboardInterrupt):
-            take(lake, folder)
+            back_up(lake, folder)
     assert find_manifest(folder) == first
     assert check_backup(folder)[1] == []
 
@@ -123,7 +123,7 @@ def test_a_restore_that_was_stopped_looks_like_no_lake_and_goes_on_when_asked_ag
     from dolake.backup import restore as module
 
     folder = tmp_path / "backup"
-    take(lake, folder)
+    back_up(lake, folder)
     lose(lake)
     brought: list[object] = []
     real = module._bring
@@ -143,7 +143,7 @@ def test_a_restore_that_was_stopped_looks_like_no_lake_and_goes_on_when_asked_ag
     with pytest.raises(Damaged, match="did not finish"), opened(lake.home, DoLakeConfig()):
         pass
     with pytest.raises(Damaged, match="did not finish"):
-        take(lake, tmp_path / "another")
+        back_up(lake, tmp_path / "another")
     assert not (lake.home / "catalog.db").exists()
     restore(folder, lake.home)
     assert not (lake.home / UNFINISHED_FILE).exists()
@@ -155,7 +155,7 @@ def test_a_restore_that_was_stopped_looks_like_no_lake_and_goes_on_when_asked_ag
 
 def test_one_changed_byte_is_named_and_never_restored(lake: HandLake, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
-    manifest = take(lake, folder)
+    manifest = back_up(lake, folder)
     victim = next(file for file in manifest.files if file.kept.endswith(".parquet"))
     data = bytearray((folder / victim.kept).read_bytes())
     data[len(data) // 2] ^= 1
@@ -173,7 +173,7 @@ def test_one_changed_byte_is_named_and_never_restored(lake: HandLake, tmp_path: 
 
 def test_a_manifest_that_was_changed_or_is_of_a_later_release_is_refused(lake: HandLake, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
-    take(lake, folder)
+    back_up(lake, folder)
     file = folder / FILE_NAME
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b'"table_count":4', b'"table_count":5'))
@@ -186,7 +186,7 @@ def test_a_manifest_that_was_changed_or_is_of_a_later_release_is_refused(lake: H
 
 def test_a_home_with_something_in_it_is_never_restored_over(lake: HandLake, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
-    take(lake, folder)
+    back_up(lake, folder)
     with pytest.raises(Conflict, match="is not empty"):
         refuse_to_restore(folder, lake.home)
     assert not lake.verify().difference_count
@@ -194,7 +194,7 @@ def test_a_home_with_something_in_it_is_never_restored_over(lake: HandLake, tmp_
 
 def test_tables_are_restored_to_the_place_that_they_name_or_to_a_link_there(lake: HandLake, tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "backup", tmp_path / "elsewhere"
-    take(lake, folder)
+    back_up(lake, folder)
     lose(lake)
     with pytest.raises(InvalidInput, match="tables name their files by full paths"):
         refuse_to_restore(folder, elsewhere)
@@ -215,17 +215,17 @@ def test_a_backup_does_not_go_where_it_would_be_part_of_the_lake_or_among_other_
     lake: HandLake, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInput, match="inside the home"):
-        take(lake, lake.home / "backup")
+        back_up(lake, lake.home / "backup")
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(InvalidInput, match="other things, such as thesis"):
-        take(lake, tmp_path)
+        back_up(lake, tmp_path)
     with pytest.raises(NotFound, match="no lake"):
         take_backup(tmp_path, tmp_path / "warehouse", tmp_path / "backup")
 
 
 def test_an_index_that_is_missing_is_left_out_and_said(lake: HandLake, tmp_path: Path) -> None:
     shutil.rmtree(lake.index_folder("default.items"))
-    manifest = take(lake, tmp_path / "backup")
+    manifest = back_up(lake, tmp_path / "backup")
     assert manifest.indexes_left_out == ["default.items"]
     lose(lake)
     restore(tmp_path / "backup", lake.home)
@@ -236,7 +236,7 @@ def test_an_index_that_is_missing_is_left_out_and_said(lake: HandLake, tmp_path:
 def test_a_lost_file_of_a_table_stops_the_backup_instead_of_leaving_it_out(lake: HandLake, tmp_path: Path) -> None:
     path_of(lake.files["default.items"][0][0]["file-path"]).unlink()
     with pytest.raises(Unavailable, match="went while they were copied"):
-        take(lake, tmp_path / "backup")
+        back_up(lake, tmp_path / "backup")
 
 
 def test_of_a_server_that_lost_power_also_what_lies_behind_the_mark_is_kept(lake: HandLake, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_of_a_server_that_lost_power_also_what_lies_behind_the_mark_is_kept(lake
     mark = (lake.home / "journal" / "durable.mark").read_bytes()
     lake.append(insert("103", n=103))
     (lake.home / "journal" / "durable.mark").write_bytes(mark)
-    take(lake, tmp_path / "backup")
+    back_up(lake, tmp_path / "backup")
     lose(lake)
     restore(tmp_path / "backup", lake.home)
     assert any(b'"103"' in path.read_bytes() for path in segments_of(lake.home / "journal"))
@@ -255,6 +255,6 @@ def test_of_a_server_that_lost_power_also_what_lies_behind_the_mark_is_kept(lake
 
 def test_the_places_of_consumers_never_lie_ahead_of_the_copied_catalog(lake: HandLake, tmp_path: Path) -> None:
     (lake.home / "journal" / "consumers.json").write_text(json.dumps({"pipeline": 1_000_000, "reader": 3}))
-    manifest = take(lake, tmp_path / "backup")
+    manifest = back_up(lake, tmp_path / "backup")
     copied = tmp_path / "backup" / "runs" / manifest.id / "home" / "journal" / "consumers.json"
     assert json.loads(copied.read_text()) == {"pipeline": manifest.published, "reader": 3}

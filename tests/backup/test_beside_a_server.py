@@ -7,7 +7,6 @@ import contextlib
 import re
 import shutil
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
@@ -17,44 +16,26 @@ from dolake.backup.restore import check_backup, restore
 from dolake.backup.take import take_backup
 from dolake.changes import StreamId
 from dolake.client import LakeClient, connect
-from dolake.client.results import QueryResult
 from dolake.client.sync import connect as connect_sync
-from dolake.errors import QueryUnavailable
-from dolake.journal.reader import JournalReader
 from dolake.sources.runner import Runner, Shard
 from dolake.sources.sqlite import SqliteSource, enable_cdc
-from dolake.wire.binary import decode_raw_batch
-from tests.support.aio import run
+from tests.support.aio import run, until
 from tests.support.command import dolake
+from tests.support.kept import sequences_of
 from tests.support.server import ServerProcess
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.own_lake]
 # Small segments, so that the journal moves on to new ones while it is copied.
 SETTINGS = "[journal]\nsegment_size_bytes = 1048576\ngroup_size_max_bytes = 1048576\n"
-
-
-def sequences_in(home: Path) -> list[int]:
-    with JournalReader(home / "journal") as reader:
-        return [event.sequence for record in reader.read() for event in decode_raw_batch(record.payload).events]
 
 
 def backed_up(server: ServerProcess, folder: Path) -> Manifest:
     return take_backup(server.home, server.home / "warehouse", folder)
 
 
-def asked(server: ServerProcess, sql: str) -> QueryResult:
-    """However long the query process takes to start on a busy machine."""
-    give_up_at = time.monotonic() + 120
-    while True:
-        try:
-            return connect_sync(server.url).query(sql)
-        except QueryUnavailable:
-            if time.monotonic() > give_up_at:
-                raise
-            time.sleep(0.1)
-
-
-def test_each_backup_holds_all_that_was_acknowledged_before_it_and_sources_go_on_from_there(tmp_path: Path) -> None:
+async def test_each_backup_holds_all_that_was_acknowledged_before_it_and_sources_go_on_from_there(
+    tmp_path: Path,
+) -> None:
     async def stream(lake: LakeClient, is_over: asyncio.Event) -> None:
         number = 0
         while not is_over.is_set():
@@ -66,37 +47,30 @@ def test_each_backup_holds_all_that_was_acknowledged_before_it_and_sources_go_on
             number += 500
             await asyncio.sleep(0.02)  # a stream, and not a flood that takes a core
 
-    async def story(server: ServerProcess) -> list[tuple[int, Manifest]]:
-        found = []
+    taken = []
+    with ServerProcess(tmp_path / "lake", settings=SETTINGS) as server:
         async with connect(server.url, source="shop") as lake, asyncio.TaskGroup() as tasks:
             is_over = asyncio.Event()
             tasks.create_task(stream(lake, is_over))
             for number in range(3):
-                await asyncio.sleep(0.3)
+                before = lake.last_durable_sequence
+                await until(lambda before=before: lake.last_durable_sequence >= before + 1_000)  # type: ignore[misc]
                 acknowledged = lake.last_durable_sequence
-                found.append((acknowledged, await asyncio.to_thread(backed_up, server, tmp_path / f"backup{number}")))
+                taken.append((acknowledged, await asyncio.to_thread(backed_up, server, tmp_path / f"backup{number}")))
             is_over.set()
-        return found
-
-    with ServerProcess(tmp_path / "lake", settings=SETTINGS) as server:
-        taken = run(story(server), timeout_s=120)
     for number, (acknowledged, manifest) in enumerate(taken):
         home = tmp_path / f"home{number}"
         assert check_backup(tmp_path / f"backup{number}")[1] == []
         restore(tmp_path / f"backup{number}", home)
-        kept = sequences_in(home)
+        kept = sequences_of(home)
         assert kept == list(range(1, len(kept) + 1))
         assert len(kept) == manifest.position
         assert len(kept) >= acknowledged
-
-    async def go_on(server: ServerProcess, kept: int) -> None:
-        async with connect(server.url, source="shop") as lake:
-            assert lake.last_durable_sequence == kept
-            receipt = await lake.send({"table": "t", "operation": "DELETE", "rowId": "1"})
-            assert receipt.sequence_last == kept + 1
-
     with ServerProcess(home) as server:
-        run(go_on(server, len(kept)))
+        async with connect(server.url, source="shop") as lake:
+            assert lake.last_durable_sequence == len(kept)
+            receipt = await lake.send({"table": "t", "operation": "DELETE", "rowId": "1"})
+            assert receipt.sequence_last == len(kept) + 1
 
 
 def test_the_command_says_where_each_source_goes_on(tmp_path: Path) -> None:
@@ -124,7 +98,7 @@ def test_a_sqlite_source_copies_again_what_a_restored_lake_lost(tmp_path: Path) 
     def bring(server: ServerProcess) -> list[int]:
         shard = Shard(StreamId("shop"), lambda: SqliteSource(file))
         assert run(Runner(server.url, is_once=True).run([shard]), timeout_s=120) == {}
-        return [row.id for row in asked(server, "SELECT id FROM items ORDER BY id").rows]
+        return [row.id for row in connect_sync(server.url).query("SELECT id FROM items ORDER BY id").rows]
 
     write(1, 100)
     enable_cdc(file)

@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from dolake.backup.restore import restore
 from dolake.backup.take import take_backup
@@ -16,10 +15,10 @@ from dolake.catalog.moving import copy_store
 from dolake.catalog.postgres import PostgresStore
 from dolake.catalog.sqlite import SqliteStore
 from dolake.catalog.stores import open_store
-from dolake.cli.app import app
 from dolake.errors import Conflict
 from dolake.server.home import Home
 from dolake.settings import CatalogSettings
+from tests.support.command import invoke
 from tests.support.postgres import PostgresServer
 from tests.verify.lake import HandLake, insert
 
@@ -41,11 +40,6 @@ def schema(postgres: PostgresServer) -> str:
     return postgres.new_schema()
 
 
-def dolake(*arguments: object) -> Result:
-    """The command inside this process: starting one for each takes longer than all that it does."""
-    return CliRunner(env={"COLUMNS": "400", "NO_COLOR": "1"}).invoke(app, [str(each) for each in arguments])
-
-
 def everything(store: SqliteStore | PostgresStore) -> tuple[object, ...]:
     position = store.published().position
     times = [store.time_of(each) for each in range(position + 1)]
@@ -62,7 +56,7 @@ def test_a_catalog_goes_to_postgres_and_back_with_all_that_is_in_it(
 ) -> None:
     with closing(SqliteStore(home / "catalog.db")) as store:
         before = everything(store)
-    there = dolake("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home)
+    there = invoke("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home)
     assert there.exit_code == 0, there.stderr
     assert "moved: 2 namespaces, 2 tables and views, 2 publishes, 1 kept answers; published position 3" in there.stdout
     assert f'store = "{postgres.url}"' in there.stdout
@@ -73,22 +67,22 @@ def test_a_catalog_goes_to_postgres_and_back_with_all_that_is_in_it(
     with pytest.raises(Conflict, match="was moved to Postgres"):
         open_store(home, CatalogSettings())
     use(home, postgres, schema)
-    verified = dolake("verify", "--home", home)
+    verified = invoke("verify", "--home", home)
     assert verified.exit_code == 0, verified.output
 
-    back = dolake("catalog", "move", "--to", "sqlite", "--home", home)
+    back = invoke("catalog", "move", "--to", "sqlite", "--home", home)
     assert back.exit_code == 0, back.stderr
     assert 'store = "sqlite"' in back.stdout
     with closing(SqliteStore(home / "catalog.db")) as store:
         assert everything(store) == before
     (home / "dolake.toml").unlink()
-    again = dolake("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home)
+    again = invoke("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home)
     assert again.exit_code == 0, again.stderr  # what has left a schema makes room there
 
 
 def test_a_catalog_is_not_moved_while_a_server_runs(home: Path, postgres: PostgresServer, schema: str) -> None:
     with Home(home):
-        refused = dolake("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home)
+        refused = invoke("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home)
     assert refused.exit_code == 1
     assert "is using" in refused.stderr
     assert (home / "catalog.db").exists()
@@ -97,7 +91,7 @@ def test_a_catalog_is_not_moved_while_a_server_runs(home: Path, postgres: Postgr
 def test_a_catalog_is_not_moved_into_another_one(home: Path, postgres: PostgresServer, schema: str) -> None:
     with closing(PostgresStore(postgres.url, schema)) as others:
         others.create_namespace(("theirs",), {})
-        refused = dolake("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home)
+        refused = invoke("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home)
         assert refused.exit_code == 1
         assert "there is a catalog already" in refused.stderr
         assert others.list_namespaces((), None, None).items == ["theirs"]
@@ -117,13 +111,13 @@ def test_a_copy_that_fails_in_the_middle_leaves_nothing(home: Path, postgres: Po
 def test_a_catalog_comes_back_only_to_the_home_whose_journal_it_counts(
     home: Path, tmp_path: Path, postgres: PostgresServer, schema: str
 ) -> None:
-    assert dolake("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home).exit_code == 0
+    assert invoke("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home).exit_code == 0
     other = HandLake(tmp_path / "other")
     other.publish(insert("1", n=1))
     other.close()
     (other.home / "catalog.db").unlink()
     use(other.home, postgres, schema)
-    refused = dolake("catalog", "move", "--to", "sqlite", "--home", other.home)
+    refused = invoke("catalog", "move", "--to", "sqlite", "--home", other.home)
     assert refused.exit_code == 1
     assert "belongs to the journal of another home" in refused.stderr
     assert not (other.home / "catalog.db").exists()
@@ -132,10 +126,10 @@ def test_a_catalog_comes_back_only_to_the_home_whose_journal_it_counts(
 
 
 def test_a_password_is_never_printed(home: Path) -> None:
-    refused = dolake("catalog", "move", "--to", "postgresql://ann:s3cret@127.0.0.1:1/db", "--home", home)
+    refused = invoke("catalog", "move", "--to", "postgresql://ann:s3cret@127.0.0.1:1/db", "--home", home)
     assert refused.exit_code == 1
     assert "is not reached" in refused.stderr
-    wrong = dolake("catalog", "move", "--to", "postgresql://ann:s3cret@ho st/db", "--home", home)
+    wrong = invoke("catalog", "move", "--to", "postgresql://ann:s3cret@ho st/db", "--home", home)
     assert wrong.exit_code == 1
     assert "s3cret" not in refused.stderr + refused.stdout + wrong.stderr + wrong.stdout
 
@@ -143,7 +137,7 @@ def test_a_password_is_never_printed(home: Path) -> None:
 def test_a_backup_of_a_lake_in_postgres_is_whole_without_it(
     home: Path, tmp_path: Path, postgres: PostgresServer, schema: str
 ) -> None:
-    assert dolake("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home).exit_code == 0
+    assert invoke("catalog", "move", "--to", postgres.url, "--schema", schema, "--home", home).exit_code == 0
     settings = CatalogSettings(store=postgres.url, store_schema=schema)
     manifest = take_backup(home, home / "warehouse", tmp_path / "backup", catalog=settings)
     assert (manifest.published, manifest.table_count) == (3, 2)

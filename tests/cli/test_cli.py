@@ -11,35 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import dolake
-from dolake.cli.app import app
-from dolake.journal.reader import JournalReader
 from dolake.server.home import Home
 from tests.support.aio import run
 from tests.support.command import dolake as dolake_process
+from tests.support.command import invoke
 from tests.support.journals import batch_of, keep, opened, segments_of, sequences_in
+from tests.support.kept import records_of
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, events
 
 
-def command(*arguments: object, **environ: str) -> Result:
-    """Run it inside this process; processes are slow to start."""
-    without: dict[str, str | None] = {name: None for name in os.environ if name.startswith("DOLAKE_")}
-    wide = {"COLUMNS": "400", "NO_COLOR": "1"}
-    return CliRunner(env=without | wide | environ).invoke(app, [*map(str, arguments)])
+async def fill(home: Path, batches: int, size: int) -> None:
+    async with opened(home / "journal") as journal:
+        await keep(journal, *(batch_of((n - 1) * size + 1, n * size, number=n) for n in range(1, batches + 1)))
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A home whose journal has three batches with ten changes each."""
-
-    async def fill() -> None:
-        async with opened(tmp_path / "journal") as journal:
-            await keep(journal, *(batch_of(n * 10 - 9, n * 10, number=n) for n in (1, 2, 3)))
-
-    run(fill())
+    run(fill(tmp_path, 3, 10))
     return tmp_path
 
 
@@ -67,19 +59,19 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_version_says_the_version() -> None:
-    answer = command("--version")
+    answer = invoke("--version")
     assert (answer.exit_code, answer.stdout) == (0, f"dolake {dolake.__version__}\n")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])
 def test_help_lists_every_command(arguments: list[str]) -> None:
-    answer = command(*arguments)
+    answer = invoke(*arguments)
     for name in ("serve", "demo", "journal", "bench"):
         assert name in answer.output
 
 
 def test_serve_says_what_it_takes() -> None:
-    answer = command("serve", "--help")
+    answer = invoke("serve", "--help")
     assert answer.exit_code == 0
     for option in ("--home", "--host", "--port", "--config", "--log-level", "--log-format"):
         assert option in answer.output
@@ -87,7 +79,7 @@ def test_serve_says_what_it_takes() -> None:
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["serve", "--nothing"], ["serve", "--port", "many"]])
 def test_a_mistake_in_the_arguments_is_exit_code_2(arguments: list[str]) -> None:
-    assert command(*arguments).exit_code == 2
+    assert invoke(*arguments).exit_code == 2
 
 
 def test_without_the_server_extra_the_command_says_how_to_get_it() -> None:
@@ -114,7 +106,7 @@ def test_an_impossible_setting_stops_the_start_in_one_clear_message(
     tmp_path: Path, content: str, words: list[str]
 ) -> None:
     (tmp_path / "dolake.toml").write_text(content)
-    answer = command("serve", "--home", tmp_path)
+    answer = invoke("serve", "--home", tmp_path)
     assert answer.exit_code == 1
     assert answer.stderr.startswith("dolake: ")
     for word in [*words, str(tmp_path / "dolake.toml")]:
@@ -123,13 +115,13 @@ def test_an_impossible_setting_stops_the_start_in_one_clear_message(
 
 
 def test_a_settings_file_that_is_named_must_exist(tmp_path: Path) -> None:
-    answer = command("serve", "--home", tmp_path, "--config", tmp_path / "missing.toml")
+    answer = invoke("serve", "--home", tmp_path, "--config", tmp_path / "missing.toml")
     assert answer.exit_code == 1
     assert "missing.toml does not exist" in answer.stderr
 
 
 def test_a_misspelt_variable_is_refused(tmp_path: Path) -> None:
-    answer = command("serve", "--home", tmp_path, DOLAKE_PORT="1")
+    answer = invoke("serve", "--home", tmp_path, DOLAKE_PORT="1")
     assert answer.exit_code == 1
     assert "DOLAKE_PORT is not a setting" in answer.stderr
     assert "DOLAKE_SERVER_PORT" in answer.stderr
@@ -139,7 +131,7 @@ def test_a_misspelt_variable_is_refused(tmp_path: Path) -> None:
 
 
 def test_dump_prints_one_line_per_batch(home: Path) -> None:
-    answer = command("journal", "dump", "--home", home)
+    answer = invoke("journal", "dump", "--home", home)
     assert answer.exit_code == 0
     lines = lines_of(answer.stdout)
     assert [(line["position"], line["end"], line["batch"]) for line in lines] == [(0, 10, 1), (10, 20, 2), (20, 30, 3)]
@@ -151,7 +143,7 @@ def test_dump_prints_one_line_per_batch(home: Path) -> None:
 
 
 def test_dump_prints_one_line_per_change_when_asked(home: Path) -> None:
-    lines = lines_of(command("journal", "dump", "--home", home, "--events").stdout)
+    lines = lines_of(invoke("journal", "dump", "--home", home, "--events").stdout)
     assert [line["position"] for line in lines] == list(range(30))
     assert [line["sequence"] for line in lines] == list(range(1, 31))
     assert lines[4]["after"]["id"] == 5
@@ -172,11 +164,12 @@ def test_dump_prints_one_line_per_change_when_asked(home: Path) -> None:
     ],
 )
 def test_dump_takes_a_range_of_positions(home: Path, options: list[object], batches: list[int]) -> None:
-    lines = lines_of(command("journal", "dump", "--home", home, *options).stdout)
+    lines = lines_of(invoke("journal", "dump", "--home", home, *options).stdout)
     assert [line["batch"] for line in lines] == batches
 
 
 @pytest.mark.slow
+@pytest.mark.own_lake
 def test_dump_works_beside_a_running_server_and_follows_it(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "home") as server:
 
@@ -199,11 +192,7 @@ def test_dump_works_beside_a_running_server_and_follows_it(tmp_path: Path) -> No
 
 
 def test_dump_ends_quietly_when_nobody_reads_on(tmp_path: Path) -> None:
-    async def fill() -> None:
-        async with opened(tmp_path / "journal") as journal:
-            await keep(journal, *(batch_of(n * 500 + 1, n * 500 + 500, number=n) for n in range(5)))
-
-    run(fill())
+    run(fill(tmp_path, 5, 500))
     dumping = [sys.executable, "-m", "dolake.cli", "journal", "dump", "--home", str(tmp_path), "--events"]
     with subprocess.Popen(dumping, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -216,7 +205,7 @@ def test_dump_ends_quietly_when_nobody_reads_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("action", ["dump", "check", "repair"])
 def test_a_home_without_a_journal_is_said_and_not_made(tmp_path: Path, action: str) -> None:
-    answer = command("journal", action, "--home", tmp_path / "mistyped")
+    answer = invoke("journal", action, "--home", tmp_path / "mistyped")
     assert answer.exit_code == 1
     assert "no journal in" in answer.stderr
     assert "mistyped" in answer.stderr
@@ -225,7 +214,7 @@ def test_a_home_without_a_journal_is_said_and_not_made(tmp_path: Path, action: s
 
 def test_dump_of_a_damaged_journal_says_so_after_what_it_can_show(home: Path) -> None:
     damage(home, 0.9)
-    answer = command("journal", "dump", "--home", home)
+    answer = invoke("journal", "dump", "--home", home)
     assert answer.exit_code == 1
     assert [line["batch"] for line in lines_of(answer.stdout)] == [1, 2]
     assert "damaged" in answer.stderr
@@ -235,7 +224,7 @@ def test_dump_of_a_damaged_journal_says_so_after_what_it_can_show(home: Path) ->
 
 
 def test_check_of_an_intact_journal_finds_nothing(home: Path) -> None:
-    answer = command("journal", "check", "--home", home)
+    answer = invoke("journal", "check", "--home", home)
     assert answer.exit_code == 0
     assert "3 batches, 30 changes" in answer.stdout
     assert "0 problems" in answer.stdout
@@ -244,7 +233,7 @@ def test_check_of_an_intact_journal_finds_nothing(home: Path) -> None:
 def test_check_names_what_is_damaged_and_changes_nothing(home: Path) -> None:
     segment = damage(home)
     before = segment.read_bytes()
-    answer = command("journal", "check", "--home", home)
+    answer = invoke("journal", "check", "--home", home)
     assert answer.exit_code == 1
     assert f"damaged: {segment.name}" in answer.stdout
     assert "2 batches, 20 changes" in answer.stdout
@@ -254,7 +243,7 @@ def test_check_names_what_is_damaged_and_changes_nothing(home: Path) -> None:
 def test_repair_only_says_what_it_would_do_until_it_is_told_to(home: Path) -> None:
     segment = damage(home)
     before = {path: path.read_bytes() for path in (home / "journal").iterdir()}
-    answer = command("journal", "repair", "--home", home)
+    answer = invoke("journal", "repair", "--home", home)
     assert answer.exit_code == 0
     assert segment.name in answer.stdout
     assert "changes 10 to 20" in answer.stdout
@@ -262,29 +251,25 @@ def test_repair_only_says_what_it_would_do_until_it_is_told_to(home: Path) -> No
     assert {path: path.read_bytes() for path in (home / "journal").iterdir()} == before
 
 
-def test_repair_keeps_everything_that_is_intact_and_the_server_starts_again(home: Path) -> None:
+@pytest.mark.own_lake
+async def test_repair_keeps_everything_that_is_intact_and_the_server_starts_again(home: Path) -> None:
     segment = damage(home)
     damaged = segment.read_bytes()
-    answer = command("journal", "repair", "--home", home, "--yes")
+    answer = invoke("journal", "repair", "--home", home, "--yes")
     assert answer.exit_code == 0
     assert "changes 10 to 20" in answer.stdout
     assert damaged in [path.read_bytes() for path in (home / "journal" / "damaged").iterdir()], "nothing is thrown away"
     with ServerProcess(home) as server:
-
-        async def story() -> None:
-            async with Speaker(server.url) as speaker:
-                assert (await speaker.connect())["lastDurableSequence"] == 30
-                assert (await speaker.ask(batch(4, events(31, 31))))["details"]["position"] == 31
-
-        run(story())
-        with JournalReader(home / "journal") as reader:
-            positions = [record.position for record in reader.read()]
+        async with Speaker(server.url) as speaker:
+            assert (await speaker.connect())["lastDurableSequence"] == 30
+            assert (await speaker.ask(batch(4, events(31, 31))))["details"]["position"] == 31
+        positions = [record.position for record in records_of(home)]
     assert positions == [0, 20, 30], "what is kept did not move"
-    assert command("journal", "check", "--home", home).exit_code == 0
+    assert invoke("journal", "check", "--home", home).exit_code == 0
 
 
 async def test_repair_of_an_intact_journal_changes_no_batch(home: Path) -> None:
-    answer = command("journal", "repair", "--home", home, "--yes")
+    answer = invoke("journal", "repair", "--home", home, "--yes")
     assert answer.exit_code == 0
     assert "no damaged record was found" in answer.stdout
     async with opened(home / "journal") as journal:
@@ -293,6 +278,6 @@ async def test_repair_of_an_intact_journal_changes_no_batch(home: Path) -> None:
 
 def test_repair_is_refused_while_a_server_runs(home: Path) -> None:
     with Home(home):
-        answer = command("journal", "repair", "--home", home, "--yes")
+        answer = invoke("journal", "repair", "--home", home, "--yes")
     assert answer.exit_code == 1
     assert f"another server (process {os.getpid()}) is using {home}" in answer.stderr

@@ -20,9 +20,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from aiohttp import web
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from dolake.cli.app import app
 from dolake.cli.moments import moment_of, place_of
 from dolake.errors import InvalidInput
 from tests.support.answering_lake import (
@@ -33,6 +32,7 @@ from tests.support.answering_lake import (
     plain_answer,
     refusal,
 )
+from tests.support.command import invoke
 
 NOW = datetime(2025, 1, 14, 12, tzinfo=UTC)
 ROWS = pa.record_batch(
@@ -53,11 +53,8 @@ def lake() -> Iterator[AnsweringLake]:
         yield found
 
 
-def dolake(lake: AnsweringLake, *arguments: object, typed: str | None = None) -> Result:
-    """Run it inside this process; processes are slow to start."""
-    environ: dict[str, str | None] = {name: None for name in os.environ if name.startswith("DOLAKE_")}
-    runner = CliRunner(env=environ | {"NO_COLOR": "1"})
-    return runner.invoke(app, [*map(str, arguments), "--url", lake.url], input=typed)
+def invoke_on(lake: AnsweringLake, *arguments: object, typed: str | None = None) -> Result:
+    return invoke(*arguments, "--url", lake.url, typed=typed)
 
 
 def cells(text: str) -> list[list[str]]:
@@ -69,7 +66,7 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_an_answer_is_shown_as_a_table_and_its_facts_beside_it(lake: AnsweringLake) -> None:
-    answer = dolake(lake, "query", "SELECT * FROM orders")
+    answer = invoke_on(lake, "query", "SELECT * FROM orders")
     assert answer.exit_code == 0
     head, first, second, third = cells(answer.stdout)
     assert head == ["id", "city", "total", "at", "tags", "ok"]
@@ -85,7 +82,7 @@ def test_an_answer_is_shown_as_a_table_and_its_facts_beside_it(lake: AnsweringLa
 
 
 def test_json_has_every_value_in_full(lake: AnsweringLake) -> None:
-    answer = dolake(lake, "query", "SELECT * FROM orders", "--format", "json")
+    answer = invoke_on(lake, "query", "SELECT * FROM orders", "--format", "json")
     assert json.loads(answer.stdout) == [
         {
             "id": 1,
@@ -104,7 +101,7 @@ def test_json_has_every_value_in_full(lake: AnsweringLake) -> None:
 
 
 def test_csv_can_be_read_back(lake: AnsweringLake) -> None:
-    answer = dolake(lake, "query", "SELECT * FROM orders", "-f", "csv", "--limit", 10)
+    answer = invoke_on(lake, "query", "SELECT * FROM orders", "-f", "csv", "--limit", 10)
     head, *rows = list(csv.reader(io.StringIO(answer.stdout_bytes.decode(), newline="")))
     assert head == ["id", "city", "total", "at", "tags", "ok"]
     assert rows[0] == ["1", "Oslo", "1.50", "2025-01-14T12:00:00.000000Z", '["a","b"]', "true"]
@@ -116,14 +113,14 @@ def test_csv_can_be_read_back(lake: AnsweringLake) -> None:
 @pytest.mark.parametrize(("form", "text"), [("json", "[]\n"), ("csv", "id,city,total,at,tags,ok\n")])
 def test_an_answer_without_rows_is_still_one(lake: AnsweringLake, form: str, text: str) -> None:
     lake.answers["POST /v1/query"] = arrow_answer(arrow_bytes(ROWS.slice(0, 0)))
-    answer = dolake(lake, "query", "SELECT * FROM orders", "--format", form)
+    answer = invoke_on(lake, "query", "SELECT * FROM orders", "--format", form)
     assert answer.stdout == text
     assert "0 rows in" in answer.stderr
 
 
 def test_options_are_passed_on(lake: AnsweringLake) -> None:
-    dolake(lake, "query", "SELECT 1", "--snapshot", 7, "--timeout", 2)
-    dolake(lake, "query", "-", "--as-of", "2025-01-14 12:00", typed="SELECT\n 2")
+    invoke_on(lake, "query", "SELECT 1", "--snapshot", 7, "--timeout", 2)
+    invoke_on(lake, "query", "-", "--as-of", "2025-01-14 12:00", typed="SELECT\n 2")
     first, second = lake.bodies()
     assert (first["sql"], first["snapshotId"], first["timeoutMs"]) == ("SELECT 1", "7", pytest.approx(2000, abs=200))
     assert (second["sql"], second["asOf"]) == ("SELECT\n 2", "2025-01-14T12:00:00.000000Z")
@@ -139,12 +136,12 @@ def test_options_are_passed_on(lake: AnsweringLake) -> None:
     ],
 )
 def test_parameters_go_by_order_or_by_name(lake: AnsweringLake, sql: str, given: list[str], sent: Any) -> None:
-    dolake(lake, "query", sql, *(part for each in given for part in ("--param", each)))
+    invoke_on(lake, "query", sql, *(part for each in given for part in ("--param", each)))
     assert lake.bodies()[0]["params"] == sent
 
 
 def test_a_parameter_without_a_name_is_refused_where_names_are_wanted(lake: AnsweringLake) -> None:
-    answer = dolake(lake, "query", "SELECT :day", "--param", "1")
+    answer = invoke_on(lake, "query", "SELECT :day", "--param", "1")
     assert answer.exit_code == 1
     assert "name=value" in answer.stderr
 
@@ -154,7 +151,7 @@ def test_warnings_and_cut_answers_are_told(lake: AnsweringLake) -> None:
         ROWS, notes={"warnings": ["orders has a column _operation of its own"]}, last={"truncated": True}
     )
     lake.answers["POST /v1/query"] = arrow_answer(data)
-    answer = dolake(lake, "query", "SELECT * FROM orders")
+    answer = invoke_on(lake, "query", "SELECT * FROM orders")
     assert "warning: orders has a column _operation of its own" in answer.stderr
     assert "3 rows in" in answer.stderr
     assert "more that a limit cut off" in answer.stderr
@@ -163,7 +160,7 @@ def test_warnings_and_cut_answers_are_told(lake: AnsweringLake) -> None:
 def test_what_is_in_a_row_cannot_steer_the_terminal(lake: AnsweringLake) -> None:
     evil = pa.record_batch({"\x1b]0;x\x07": ["\x1b[2J\u202eoops", "[bold]x[/bold]"]})
     lake.answers["POST /v1/query"] = arrow_answer(arrow_bytes(evil))
-    answer = dolake(lake, "query", "SELECT * FROM orders")
+    answer = invoke_on(lake, "query", "SELECT * FROM orders")
     assert "\x1b" not in answer.stdout
     assert "\\u001b[2J\\u202eoops" in answer.stdout
     assert "[bold]x[/bold]" in answer.stdout
@@ -171,20 +168,20 @@ def test_what_is_in_a_row_cannot_steer_the_terminal(lake: AnsweringLake) -> None
 
 def test_an_error_of_the_server_is_one_clear_line(lake: AnsweringLake) -> None:
     lake.answers["POST /v1/query"] = refusal(404, "unknown_table", "there is no table x", "GET /v1/tables lists them")
-    answer = dolake(lake, "query", "SELECT * FROM x")
+    answer = invoke_on(lake, "query", "SELECT * FROM x")
     assert answer.exit_code == 1
     assert answer.stderr.splitlines() == ["dolake: there is no table x", "        GET /v1/tables lists them"]
 
 
 def test_a_home_without_a_server_says_how_to_start_one(tmp_path: Path) -> None:
-    answer = CliRunner().invoke(app, ["query", "SELECT 1", "--home", str(tmp_path)])
+    answer = invoke("query", "SELECT 1", "--home", tmp_path)
     assert answer.exit_code == 1
     assert "no server runs on" in answer.stderr
 
 
 def test_the_server_of_a_home_is_asked(lake: AnsweringLake, tmp_path: Path) -> None:
     (tmp_path / "server.json").write_text(json.dumps({"url": lake.url}))
-    assert CliRunner().invoke(app, ["query", "SELECT 1", "--home", str(tmp_path)]).exit_code == 0
+    assert invoke("query", "SELECT 1", "--home", tmp_path).exit_code == 0
     assert lake.bodies()[0]["sql"] == "SELECT 1"
 
 
@@ -204,12 +201,12 @@ def test_a_plan_says_what_would_be_read(lake: AnsweringLake) -> None:
         "warnings": ["careful"],
     }
     lake.answers["POST /v1/query/plan"] = plain_answer(plan)
-    answer = dolake(lake, "query", "SELECT * FROM orders WHERE id = ?", "--plan", "--param", "7")
+    answer = invoke_on(lake, "query", "SELECT * FROM orders WHERE id = ?", "--plan", "--param", "7")
     assert cells(answer.stdout)[1] == ["default.orders", "7", "3", "9", "1.5", "9.0", "12"]
     assert "left out: a.parquet: id: upper bound 5 < 7" in answer.stdout
     assert "warning: careful" in answer.stderr
     assert lake.bodies("/v1/query/plan")[0]["params"] == ["7"]
-    as_json = json.loads(dolake(lake, "query", "SELECT 1", "--plan", "--format", "json").stdout)
+    as_json = json.loads(invoke_on(lake, "query", "SELECT 1", "--plan", "--format", "json").stdout)
     assert as_json["tables"][0]["files"] == {"kept": 3, "pruned": 9}
 
 
@@ -271,13 +268,13 @@ def test_tables_are_listed(lake: AnsweringLake) -> None:
         "rows": 1234,
     }
     lake.answers["GET /v1/tables"] = plain_answer({"tables": [orders], "nextPageToken": None})
-    answer = dolake(lake, "tables")
+    answer = invoke_on(lake, "tables")
     assert cells(answer.stdout)[1] == ["default.orders", "1,234", "7345", "2025-01-14", "00:00:00Z"]
-    assert json.loads(dolake(lake, "tables", "--changes", "--json").stdout)[0] == orders | {
+    assert json.loads(invoke_on(lake, "tables", "--changes", "--json").stdout)[0] == orders | {
         "updatedAt": "2025-01-14T00:00:00Z"
     }
     lake.answers["GET /v1/tables"] = plain_answer({"tables": []})
-    assert "no tables yet" in dolake(lake, "tables").stdout
+    assert "no tables yet" in invoke_on(lake, "tables").stdout
 
 
 def test_snapshots_are_listed(lake: AnsweringLake) -> None:
@@ -296,9 +293,9 @@ def test_snapshots_are_listed(lake: AnsweringLake) -> None:
     lake.answers["GET /v1/snapshots"] = lake.answers["GET /v1/tables/shop/orders/snapshots"] = listed
     made = ["2025-01-14", "00:00:00.5Z"]
     wanted = ["7345", "*", "default.orders", *made, "overwrite", "1,200", "20", "5", "0"]
-    assert cells(dolake(lake, "snapshots").stdout)[1] == wanted
-    assert cells(dolake(lake, "snapshots", "shop.orders", "--limit", 3).stdout)[1] == wanted
-    assert json.loads(dolake(lake, "snapshots", "--json").stdout)[0]["snapshotId"] == "7345"
+    assert cells(invoke_on(lake, "snapshots").stdout)[1] == wanted
+    assert cells(invoke_on(lake, "snapshots", "shop.orders", "--limit", 3).stdout)[1] == wanted
+    assert json.loads(invoke_on(lake, "snapshots", "--json").stdout)[0]["snapshotId"] == "7345"
     assert [each.path for each in lake.asked][1] == "/v1/tables/shop/orders/snapshots?limit=3"
 
 
@@ -318,13 +315,13 @@ def test_a_schema_shows_which_columns_came_and_went(lake: AnsweringLake) -> None
         ],
     }
     lake.answers["GET /v1/tables/default/orders/schema"] = plain_answer(schema)
-    assert cells(dolake(lake, "schema", "orders").stdout)[1:] == [
+    assert cells(invoke_on(lake, "schema", "orders").stdout)[1:] == [
         ["id", "long", "2"],
         ["tags", "list<string>", "3"],
         ["old", "string", "1", "2"],
         ["id", "int", "1", "1"],
     ]
-    assert json.loads(dolake(lake, "schema", "orders", "--json").stdout)["version"] == 3
+    assert json.loads(invoke_on(lake, "schema", "orders", "--json").stdout)["version"] == 3
 
 
 # --- diff and rollback -----------------------------------------------------------------------------------------------
@@ -348,7 +345,7 @@ def test_a_difference_is_shown_row_by_row(lake: AnsweringLake) -> None:
         "truncated": True,
     }
     lake.answers["POST /v1/diff"] = plain_answer(diff)
-    answer = dolake(lake, "diff", "orders", "--from", "2025-01-14T00:00Z", "--to", "7345987345", "--limit", 1)
+    answer = invoke_on(lake, "diff", "orders", "--from", "2025-01-14T00:00Z", "--to", "7345987345", "--limit", 1)
     assert answer.exit_code == 0, answer.output
     assert cells(answer.stdout) == [
         ["id", "total"],
@@ -362,7 +359,7 @@ def test_a_difference_is_shown_row_by_row(lake: AnsweringLake) -> None:
     assert lake.bodies("/v1/diff") == [
         {"table": "orders", "from": "2025-01-14T00:00:00.000000Z", "to": {"snapshotId": "7345987345"}, "limit": 1}
     ]
-    as_json = json.loads(dolake(lake, "diff", "orders", "--from", "1h", "--json").stdout)
+    as_json = json.loads(invoke_on(lake, "diff", "orders", "--from", "1h", "--json").stdout)
     assert as_json["changed"][0]["after"] == {"id": 3, "total": "2.00"}
 
 
@@ -370,13 +367,13 @@ def test_a_rollback_asks_first(lake: AnsweringLake) -> None:
     lake.answers["POST /v1/tables/default/orders/rollback"] = plain_answer(
         {"table": "default.orders", "position": 70, "changes": {"added": 1, "removed": 2, "changed": 3}}
     )
-    refused = dolake(lake, "rollback", "orders", "7345987345", typed="n\n")
+    refused = invoke_on(lake, "rollback", "orders", "7345987345", typed="n\n")
     assert refused.exit_code == 1
     assert "the snapshot 7345987345?" in refused.output
     assert not lake.asked
-    answer = dolake(lake, "rollback", "orders", "7345987345", typed="y\n")
+    answer = invoke_on(lake, "rollback", "orders", "7345987345", typed="y\n")
     assert "1 rows added, 2 removed, 3 changed; position 70" in answer.stdout
-    dolake(lake, "rollback", "orders", "2025-01-14T00:00Z", "--yes")
+    invoke_on(lake, "rollback", "orders", "2025-01-14T00:00Z", "--yes")
     assert [each.body for each in lake.asked] == [
         {"snapshotId": "7345987345"},
         {"asOf": "2025-01-14T00:00:00.000000Z"},
@@ -395,10 +392,10 @@ def test_a_key_is_forgotten_after_a_question_and_the_report_names_everything(lak
     }
     path = "POST /v1/tables/default/people/forget"
     lake.answers[path] = plain_answer({"jobId": "job-1", "state": "done", "forgotten": report})
-    refused = dolake(lake, "forget", "people", "4711", typed="n\n")
+    refused = invoke_on(lake, "forget", "people", "4711", typed="n\n")
     assert refused.exit_code == 1
     assert not lake.asked
-    answer = dolake(lake, "forget", "people", "4711", typed="y\n")
+    answer = invoke_on(lake, "forget", "people", "4711", typed="y\n")
     assert answer.exit_code == 0, answer.output
     assert ["default.people", "0", "4", "0", "108,402", "end"] in cells(answer.stdout)
     for words in (
@@ -411,10 +408,10 @@ def test_a_key_is_forgotten_after_a_question_and_the_report_names_everything(lak
     lake.answers[path] = plain_answer(
         {"jobId": "job-1", "state": "done", "forgotten": report | {"lastByteMs": None, "waits": ["a transaction"]}}
     )
-    answer = dolake(lake, "forget", "people", "4711", "--yes", "--patient")
+    answer = invoke_on(lake, "forget", "people", "4711", "--yes", "--patient")
     assert "waits: a transaction" in answer.stdout
     assert "not gone" in answer.stdout
-    printed = json.loads(dolake(lake, "forget", "people", "4711", "--yes", "--json").stdout)
+    printed = json.loads(invoke_on(lake, "forget", "people", "4711", "--yes", "--json").stdout)
     assert printed["waits"] == ["a transaction"]
     assert [each.body["patient"] for each in lake.asked] == [False, True, False]
 
@@ -474,14 +471,14 @@ def test_tables_with_a_quarantine_and_their_entries_are_listed(lake: AnsweringLa
         {"tables": [{"namespace": "default", "name": "orders", "entries": 1200}]}
     )
     lake.answers[f"GET {QUARANTINE}"] = plain_answer({"entries": [ENTRY], "nextAfter": None})
-    assert cells(dolake(lake, "quarantine", "list").stdout) == [["table", "entries"], ["default.orders", "1,200"]]
-    (_, line) = cells(dolake(lake, "quarantine", "list", "orders").stdout)
+    assert cells(invoke_on(lake, "quarantine", "list").stdout) == [["table", "entries"], ["default.orders", "1,200"]]
+    (_, line) = cells(invoke_on(lake, "quarantine", "list", "orders").stdout)
     assert line[:4] == ["4711", "UPDATE", "7", "shop"]
-    assert json.loads(dolake(lake, "quarantine", "list", "orders", "--json").stdout)[0]["key"] == "7"
-    shown = dolake(lake, "quarantine", "show", "orders", 4711)
+    assert json.loads(invoke_on(lake, "quarantine", "list", "orders", "--json").stdout)[0]["key"] == "7"
+    shown = invoke_on(lake, "quarantine", "show", "orders", 4711)
     assert '"rowId": "7"' in shown.stdout
     assert "column text was not sent" in shown.stdout
-    missing = dolake(lake, "quarantine", "show", "orders", 4712)
+    missing = invoke_on(lake, "quarantine", "show", "orders", 4712)
     assert missing.exit_code == 1
 
 
@@ -490,16 +487,16 @@ def test_entries_are_sent_again_or_let_go_as_they_are_named(lake: AnsweringLake)
     refused = [{"position": 1, "reason": "is not in the quarantine"}]
     lake.answers[f"POST {QUARANTINE}/replay"] = plain_answer(done | {"replayed": 1, "refused": refused})
     lake.answers[f"POST {QUARANTINE}/drop"] = plain_answer(done | {"dropped": 3})
-    answer = dolake(lake, "quarantine", "replay", "orders", 1, 4711)
+    answer = invoke_on(lake, "quarantine", "replay", "orders", 1, 4711)
     assert answer.exit_code == 1
     assert "default.orders: 1 sent again; position 5,003" in answer.stdout
     assert "1: is not in the quarantine" in answer.stdout
-    assert dolake(lake, "quarantine", "drop", "orders", 4711, 4712).exit_code == 0
-    assert dolake(lake, "quarantine", "drop", "orders", "--all", "--yes").exit_code == 0
+    assert invoke_on(lake, "quarantine", "drop", "orders", 4711, 4712).exit_code == 0
+    assert invoke_on(lake, "quarantine", "drop", "orders", "--all", "--yes").exit_code == 0
     assert [each.body for each in lake.asked] == [{"positions": [1, 4711]}, {"positions": [4711, 4712]}, {}]
 
 
 @pytest.mark.parametrize("arguments", [(), (1, "--all")])
 def test_a_drop_is_told_which_entries_to_let_go(lake: AnsweringLake, arguments: tuple[object, ...]) -> None:
-    assert dolake(lake, "quarantine", "drop", "orders", *arguments).exit_code == 1
+    assert invoke_on(lake, "quarantine", "drop", "orders", *arguments).exit_code == 1
     assert not lake.asked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,9 +16,8 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from dolake.cli.app import app
 from dolake.cli.completing import LakeCompleter
 from dolake.cli.shell import Shell, history_file
 from dolake.cli.statements import is_complete, split
@@ -32,6 +30,7 @@ from tests.support.answering_lake import (
     plain_answer,
     refusal,
 )
+from tests.support.command import invoke
 
 THREE = arrow_answer(arrow_bytes(pa.record_batch({"count": pa.array([3], pa.int64())})))
 TABLES = plain_answer(
@@ -67,8 +66,7 @@ def lake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[AnsweringL
 
 
 def piped(lake: AnsweringLake, text: str, *options: str) -> Result:
-    environ: dict[str, str | None] = {name: None for name in os.environ if name.startswith("DOLAKE_")}
-    return CliRunner(env=environ | {"NO_COLOR": "1"}).invoke(app, ["shell", "--url", lake.url, *options], input=text)
+    return invoke("shell", "--url", lake.url, *options, typed=text)
 
 
 def asked(lake: AnsweringLake) -> list[str]:

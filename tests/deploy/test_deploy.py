@@ -36,10 +36,9 @@ def expressions() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def metrics(query_server: ServerProcess) -> set[str]:
     """The names of all series that a real server has, and those that it describes without having any yet."""
-    with ServerProcess(tmp_path_factory.mktemp("deploy"), has_pipeline=False, has_queries=True) as server:
-        text = server.get("/metrics")[1]
+    text = query_server.get("/metrics")[1]
     found = set(re.findall(r"^(\w+)(?:{| )", text, re.MULTILINE))
     page = (DEPLOY.parent / "docs" / "reference" / "metrics.md").read_text()  # held to the code by tests/tidy
     pipeline = set(re.findall(r"^\| `(dolake_\w+)` \|", page, re.MULTILINE))

@@ -25,15 +25,15 @@ from dolake.wire.messages import BatchMessage, EnvelopeBatch, check_events, deco
 from tests.support.speaker import batch, event
 
 
-def batch_of(*tables: str) -> EnvelopeBatch:
+def decoded(*tables: str) -> EnvelopeBatch:
     events = [event(sequence, table=table) for sequence, table in enumerate(tables, 1)]
     message = decode_received(json.dumps(batch(1, events)).encode())
     assert isinstance(message, BatchMessage)
     return message
 
 
-def take(registry: TableRegistry, *tables: str) -> None:
-    message = batch_of(*tables)
+def admit(registry: TableRegistry, *tables: str) -> None:
+    message = decoded(*tables)
     registry.check(check_events(message), message)
 
 
@@ -108,16 +108,16 @@ def test_without_fallback_changes_are_refused_while_publishing_fails(breaker: Ci
 
 def test_a_table_may_be_named_again() -> None:
     registry = TableRegistry([], 10)
-    take(registry, "orders", "users")
-    take(registry, "users", "orders")
+    admit(registry, "orders", "users")
+    admit(registry, "users", "orders")
     assert len(registry) == 2
 
 
 def test_a_name_that_differs_only_in_case_is_refused_with_index_and_both_names() -> None:
     registry = TableRegistry([], 10)
-    take(registry, "Orders")
+    admit(registry, "Orders")
     with pytest.raises(MessageValidationError, match=r"'orders' differs only in case from 'default\.Orders'") as caught:
-        take(registry, "users", "users", "orders")
+        admit(registry, "users", "users", "orders")
     assert caught.value.path == "$.events[2].table"
 
 
@@ -125,111 +125,111 @@ def test_a_name_that_differs_only_in_case_is_refused_with_index_and_both_names()
 def test_namespaces_collide_by_case_too(other: str) -> None:
     registry = TableRegistry(["shop.orders"], 10)
     with pytest.raises(MessageValidationError, match="differs only in case"):
-        take(registry, other)
+        admit(registry, other)
 
 
 def test_a_bare_name_and_the_default_namespace_are_one_table() -> None:
     registry = TableRegistry(["orders"], 10)
-    take(registry, "default.orders")
+    admit(registry, "default.orders")
     assert len(registry) == 1
     with pytest.raises(MessageValidationError, match="differs only in case"):
-        take(registry, "default.Orders")
+        admit(registry, "default.Orders")
 
 
 def test_equal_tables_of_two_namespaces_do_not_collide() -> None:
     registry = TableRegistry([], 10)
-    take(registry, "eu.orders", "us.orders", "orders")
+    admit(registry, "eu.orders", "us.orders", "orders")
     assert len(registry) == 3
 
 
 def test_two_spellings_in_one_batch_are_refused() -> None:
     with pytest.raises(MessageValidationError, match="differs only in case"):
-        take(TableRegistry([], 10), "orders", "ORDERS")
+        admit(TableRegistry([], 10), "orders", "ORDERS")
 
 
 def test_a_refused_batch_makes_no_table_known() -> None:
     registry = TableRegistry(["users"], 10)
     with pytest.raises(MessageValidationError):
-        take(registry, "Orders", "Users")
+        admit(registry, "Orders", "Users")
     assert len(registry) == 1
-    take(registry, "orders")
+    admit(registry, "orders")
 
 
 def test_there_is_a_most_of_tables() -> None:
     registry = TableRegistry(["a"], 2)
-    take(registry, "b")
+    admit(registry, "b")
     with pytest.raises(MessageValidationError, match=r"number 3; server\.tables_max is 2") as caught:
-        take(registry, "a", "c")
+        admit(registry, "a", "c")
     assert caught.value.path == "$.events[1].table"
-    take(registry, "a", "b")
+    admit(registry, "a", "b")
 
 
 def test_a_batch_that_would_pass_the_limit_half_way_makes_no_table_known() -> None:
     registry = TableRegistry([], 1)
     with pytest.raises(MessageValidationError):
-        take(registry, "a", "b")
-    take(registry, "b")
+        admit(registry, "a", "b")
+    admit(registry, "b")
 
 
 def test_another_spelling_of_a_known_table_is_no_further_table() -> None:
     registry = TableRegistry(["a", "b"], 2)
-    take(registry, "default.a", "default.b")
+    admit(registry, "default.a", "default.b")
     assert len(registry) == 2
 
 
 def test_the_most_of_tables_can_be_raised_while_running() -> None:
     registry = TableRegistry(["a"], 1)
     registry.tables_max = 2
-    take(registry, "b")
+    admit(registry, "b")
 
 
 def test_tables_known_from_the_journal_count() -> None:
     registry = TableRegistry(["Orders", "default.users"], 10)
     assert len(registry) == 2
-    take(registry, "users")
+    admit(registry, "users")
     with pytest.raises(MessageValidationError, match="differs only in case"):
-        take(registry, "orders")
+        admit(registry, "orders")
 
 
 def test_namespaces_that_differ_only_in_case_are_refused() -> None:
     registry = TableRegistry(["shop.orders"], 10)
     with pytest.raises(MessageValidationError, match="namespace that differs only in case from 'shop'"):
-        take(registry, "Shop.users")
-    take(registry, "shop.users", "shop.eu.orders")
+        admit(registry, "Shop.users")
+    admit(registry, "shop.users", "shop.eu.orders")
     with pytest.raises(MessageValidationError, match=r"namespace that differs only in case from 'shop\.eu'"):
-        take(registry, "shop.EU.users")
+        admit(registry, "shop.EU.users")
 
 
 def test_a_name_of_a_batch_that_was_not_kept_is_forgotten() -> None:
     registry = TableRegistry(["users"], 2)
-    message = batch_of("Orders", "users")
+    message = decoded("Orders", "users")
     registry.release(registry.check(check_events(message), message))
     assert len(registry) == 1
-    take(registry, "orders")
+    admit(registry, "orders")
 
 
 def test_a_name_that_another_batch_made_durable_is_never_forgotten() -> None:
     registry = TableRegistry([], 10)
-    message = batch_of("Tab")
+    message = decoded("Tab")
     first = registry.check(check_events(message), message)
     second = registry.check(check_events(message), message)
     registry.confirm(second)
     registry.release(first)
     with pytest.raises(MessageValidationError, match="differs only in case"):
-        take(registry, "TAB")
+        admit(registry, "TAB")
 
 
 def test_a_name_is_held_until_the_last_batch_that_brought_it_is_refused() -> None:
     registry = TableRegistry([], 10)
-    message = batch_of("shop.Tab")
+    message = decoded("shop.Tab")
     first = registry.check(check_events(message), message)
     second = registry.check(check_events(message), message)
     registry.release(first)
     with pytest.raises(MessageValidationError, match="differs only in case"):
-        take(registry, "shop.TAB")
+        admit(registry, "shop.TAB")
     registry.release(second)
     assert len(registry) == 0
-    take(registry, "SHOP.TAB")
+    admit(registry, "SHOP.TAB")
 
 
 # --- sources ---------------------------------------------------------------------------------------------------------

@@ -33,15 +33,10 @@ from tests.support.disk import Clock
 LIMITS = RateLimitConfig()
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "journal"
-
-
 @asynccontextmanager
-async def answering(home: Path) -> AsyncIterator[tuple[Answers, Progress, Clock]]:
+async def answering(directory: Path) -> AsyncIterator[tuple[Answers, Progress, Clock]]:
     clock = Clock()
-    journal = open_journal(home, JournalSettings(segment_size_bytes=65_536), window_ms=1000, clock_ms=clock)
+    journal = open_journal(directory, JournalSettings(segment_size_bytes=65_536), window_ms=1000, clock_ms=clock)
     progress = Progress(clock)
     try:
         yield Answers(journal, progress, clock), progress, clock
@@ -49,14 +44,16 @@ async def answering(home: Path) -> AsyncIterator[tuple[Answers, Progress, Clock]
         await journal.close()
 
 
-async def ack_of(home: Path, appended: Appended | None, *, correlation_id: Any = UNSET, breaker: Any = "closed") -> Any:
-    async with answering(home) as (answers, progress, _):
+async def ack_of(
+    directory: Path, appended: Appended | None, *, correlation_id: Any = UNSET, breaker: Any = "closed"
+) -> Any:
+    async with answering(directory) as (answers, progress, _):
         progress.breaker = breaker
         return json.loads(encode(answers.ack(7, appended, correlation_id, LIMITS)))
 
 
-async def nack_of(home: Path, error: DoLakeError, *, correlation_id: Any = UNSET, is_closing: bool = False) -> Any:
-    async with answering(home) as (answers, _, _clock):
+async def nack_of(directory: Path, error: DoLakeError, *, correlation_id: Any = UNSET, is_closing: bool = False) -> Any:
+    async with answering(directory) as (answers, _, _clock):
         said = answers.nack(7, error, correlation_id, retry_delay_ms=250, is_closing=is_closing)
         return json.loads(encode(said))
 
@@ -64,8 +61,8 @@ async def nack_of(home: Path, error: DoLakeError, *, correlation_id: Any = UNSET
 # --- acks ------------------------------------------------------------------------------------------------------------
 
 
-async def test_new_changes_are_buffered_with_position_and_details(home: Path) -> None:
-    ack = await ack_of(home, Appended(end=30, change_count=3, duplicate_count=2))
+async def test_new_changes_are_buffered_with_position_and_details(tmp_path: Path) -> None:
+    ack = await ack_of(tmp_path, Appended(end=30, change_count=3, duplicate_count=2))
     assert ack["type"] == "ack"
     assert ack["timestamp"] == Clock().now_ms
     assert ack["sequenceNumber"] == 7
@@ -80,14 +77,14 @@ async def test_new_changes_are_buffered_with_position_and_details(home: Path) ->
     assert "correlationId" not in ack
 
 
-async def test_known_changes_are_a_duplicate(home: Path) -> None:
-    ack = await ack_of(home, Appended(end=30, change_count=0, duplicate_count=4))
+async def test_known_changes_are_a_duplicate(tmp_path: Path) -> None:
+    ack = await ack_of(tmp_path, Appended(end=30, change_count=0, duplicate_count=4))
     assert ack["status"] == "duplicate"
     assert ack["details"]["eventsProcessed"] == 4
 
 
-async def test_what_needed_no_writing_is_ok(home: Path) -> None:
-    ack = await ack_of(home, None)
+async def test_what_needed_no_writing_is_ok(tmp_path: Path) -> None:
+    ack = await ack_of(tmp_path, None)
     assert ack["status"] == "ok"
     assert ack["details"]["eventsProcessed"] == 0
     assert "batchId" not in ack
@@ -95,34 +92,34 @@ async def test_what_needed_no_writing_is_ok(home: Path) -> None:
 
 
 @pytest.mark.parametrize("breaker", ["open", "half-open"])
-async def test_changes_taken_while_publishing_fails_are_fallback(home: Path, breaker: str) -> None:
-    ack = await ack_of(home, Appended(end=30, change_count=3), breaker=breaker)
+async def test_changes_taken_while_publishing_fails_are_fallback(tmp_path: Path, breaker: str) -> None:
+    ack = await ack_of(tmp_path, Appended(end=30, change_count=3), breaker=breaker)
     assert ack["status"] == "fallback"
     assert ack["details"]["circuitBreakerState"] == breaker
 
 
-async def test_a_duplicate_stays_a_duplicate_while_publishing_fails(home: Path) -> None:
-    assert (await ack_of(home, Appended(end=30, change_count=0, duplicate_count=1), breaker="open"))[
+async def test_a_duplicate_stays_a_duplicate_while_publishing_fails(tmp_path: Path) -> None:
+    assert (await ack_of(tmp_path, Appended(end=30, change_count=0, duplicate_count=1), breaker="open"))[
         "status"
     ] == "duplicate"
 
 
 @pytest.mark.parametrize("correlation_id", ["c-1", "", "Zoë"])
-async def test_the_correlation_id_is_echoed(home: Path, correlation_id: str) -> None:
-    assert (await ack_of(home, None, correlation_id=correlation_id))["correlationId"] == correlation_id
-    assert (await nack_of(home, Unavailable("x"), correlation_id=correlation_id))["correlationId"] == correlation_id
+async def test_the_correlation_id_is_echoed(tmp_path: Path, correlation_id: str) -> None:
+    assert (await ack_of(tmp_path, None, correlation_id=correlation_id))["correlationId"] == correlation_id
+    assert (await nack_of(tmp_path, Unavailable("x"), correlation_id=correlation_id))["correlationId"] == correlation_id
 
 
-async def test_an_ack_says_how_long_it_is_until_the_next_flush(home: Path) -> None:
-    async with answering(home) as (answers, progress, clock):
+async def test_an_ack_says_how_long_it_is_until_the_next_flush(tmp_path: Path) -> None:
+    async with answering(tmp_path) as (answers, progress, clock):
         progress.next_flush_ms = clock() + 1500
         assert json.loads(encode(answers.ack(1, None, UNSET, LIMITS)))["details"]["timeUntilFlush"] == 1500
         clock.move(2000)
         assert json.loads(encode(answers.ack(1, None, UNSET, LIMITS)))["details"]["timeUntilFlush"] == 0
 
 
-async def test_persisted_carries_the_path_and_the_committed_position(home: Path) -> None:
-    async with answering(home) as (answers, progress, _):
+async def test_persisted_carries_the_path_and_the_committed_position(tmp_path: Path) -> None:
+    async with answering(tmp_path) as (answers, progress, _):
         progress.add_durable(30, 1, 1, 1)
         progress.published(20, "warehouse/default/users")
         ack = json.loads(encode(answers.persisted(7, "warehouse/default/users", LIMITS)))
@@ -150,9 +147,9 @@ async def test_persisted_carries_the_path_and_the_committed_position(home: Path)
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
 async def test_every_refusal_has_its_reason_and_says_whether_to_send_again(
-    home: Path, error: DoLakeError, reason: str, should_retry: bool
+    tmp_path: Path, error: DoLakeError, reason: str, should_retry: bool
 ) -> None:
-    nack = await nack_of(home, error)
+    nack = await nack_of(tmp_path, error)
     assert nack["type"] == "nack"
     assert nack["timestamp"] == Clock().now_ms
     assert nack["sequenceNumber"] == 7
@@ -161,35 +158,35 @@ async def test_every_refusal_has_its_reason_and_says_whether_to_send_again(
     assert error.message in nack["errorMessage"]
 
 
-async def test_while_the_server_stops_unavailable_means_shutting_down(home: Path) -> None:
-    nack = await nack_of(home, Unavailable("the journal is closed"), is_closing=True)
+async def test_while_the_server_stops_unavailable_means_shutting_down(tmp_path: Path) -> None:
+    nack = await nack_of(tmp_path, Unavailable("the journal is closed"), is_closing=True)
     assert nack["reason"] == "shutting_down"
     assert nack["shouldRetry"] is True
     assert nack["retryDelayMs"] == 250
 
 
-async def test_a_full_journal_is_full_also_while_the_server_stops(home: Path) -> None:
-    assert (await nack_of(home, BufferOverflowError("full"), is_closing=True))["reason"] == "buffer_full"
+async def test_a_full_journal_is_full_also_while_the_server_stops(tmp_path: Path) -> None:
+    assert (await nack_of(tmp_path, BufferOverflowError("full"), is_closing=True))["reason"] == "buffer_full"
 
 
-async def test_who_may_send_again_is_told_when(home: Path) -> None:
-    assert (await nack_of(home, BufferOverflowError("full")))["retryDelayMs"] == 250
-    assert "retryDelayMs" not in await nack_of(home, MessageValidationError("bad"))
+async def test_who_may_send_again_is_told_when(tmp_path: Path) -> None:
+    assert (await nack_of(tmp_path, BufferOverflowError("full")))["retryDelayMs"] == 250
+    assert "retryDelayMs" not in await nack_of(tmp_path, MessageValidationError("bad"))
 
 
-async def test_a_gap_names_the_expected_number_and_needs_no_delay(home: Path) -> None:
-    nack = await nack_of(home, InvalidSequence("gap", expected=5))
+async def test_a_gap_names_the_expected_number_and_needs_no_delay(tmp_path: Path) -> None:
+    nack = await nack_of(tmp_path, InvalidSequence("gap", expected=5))
     assert nack["expectedSequenceNumber"] == 5
     assert "retryDelayMs" not in nack
 
 
 @pytest.mark.parametrize("is_event", [True, False])
-async def test_a_size_violation_names_the_limit(home: Path, is_event: bool) -> None:
-    assert (await nack_of(home, TooLarge("large", size_max=4096, is_event=is_event)))["maxSize"] == 4096
+async def test_a_size_violation_names_the_limit(tmp_path: Path, is_event: bool) -> None:
+    assert (await nack_of(tmp_path, TooLarge("large", size_max=4096, is_event=is_event)))["maxSize"] == 4096
 
 
-async def test_a_bad_message_is_told_the_place_the_problem_and_a_hint(home: Path) -> None:
-    nack = await nack_of(home, MessageValidationError("Expected `str`", path="$.events[3].rowId", hint="send text"))
+async def test_a_bad_message_is_told_the_place_the_problem_and_a_hint(tmp_path: Path) -> None:
+    nack = await nack_of(tmp_path, MessageValidationError("Expected `str`", path="$.events[3].rowId", hint="send text"))
     assert nack["errorMessage"] == "events[3].rowId: Expected `str` (send text)"
     assert nack["details"] == [{"path": "$.events[3].rowId", "message": "Expected `str`", "hint": "send text"}]
 
@@ -227,8 +224,8 @@ def test_retry_delays_double_up_to_the_longest() -> None:
 # --- the status ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_status_counts_what_waits(home: Path) -> None:
-    async with answering(home) as (answers, progress, clock):
+async def test_the_status_counts_what_waits(tmp_path: Path) -> None:
+    async with answering(tmp_path) as (answers, progress, clock):
         empty = json.loads(encode(answers.status("idle", 0)))
         assert empty == {
             "type": "status",

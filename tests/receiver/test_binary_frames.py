@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
-import pytest
 
-from dolake.changes import StreamId
 from dolake.client import connect
 from dolake.client.sync import connect as connect_sync
-from dolake.journal.reader import JournalReader
 from dolake.wire.binary import decode_raw_batch, is_binary
 from dolake.wire.messages import encode
-from tests.support.aio import run, until
+from tests.receiver.conftest import EVENT_MAX, PAYLOAD_MAX
+from tests.support.aio import until
+from tests.support.kept import records_of, sequences_of
 from tests.support.lake import running_lake, settings_of
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event, events
 from tests.wire.test_binary import in_columns
 
-PAYLOAD_MAX, EVENT_MAX, FRAME_MAX = 65_536, 8_192, 262_144
-SETTINGS = f"""
-[rate_limit]
-max_payload_size = {PAYLOAD_MAX}
-max_event_size = {EVENT_MAX}
-[server]
-message_size_max_bytes = {FRAME_MAX}
-"""
 packed = msgspec.msgpack.encode
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("binary"), settings=SETTINGS) as process:
-        yield process
-
-
-@pytest.fixture
-def source(request: pytest.FixtureRequest) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:100]
-
-
 def payloads(server: ServerProcess, source: str) -> list[bytes]:
-    with JournalReader(server.home / "journal") as reader:
-        return [record.payload for record in reader.read() if record.stream == StreamId(source)]
+    return [record.payload for record in records_of(server.home, source)]
 
 
-def kept(server: ServerProcess, source: str) -> list[dict[str, Any]]:
+def events_kept(server: ServerProcess, source: str) -> list[dict[str, Any]]:
     return [each for data in payloads(server, source) for each in json.loads(encode(decode_raw_batch(data)))["events"]]
 
 
@@ -65,7 +42,7 @@ async def test_all_forms_on_one_connection_are_one_stream(server: ServerProcess,
         assert (await speaker.ask_packed(in_columns_))["status"] == "buffered"
         assert (await speaker.ask(batch(4, events(7, 7), source=source)))["status"] == "buffered"
         assert [first, *forms, speaker.is_binary] == [False, True, False]
-    assert kept(server, source) == events(1, 7)
+    assert events_kept(server, source) == events(1, 7)
     assert [is_binary(payload) for payload in payloads(server, source)] == [False, False, True, False]
 
 
@@ -89,7 +66,7 @@ async def test_the_same_changes_in_another_form_are_duplicates(server: ServerPro
         # Of a batch that is half known the rest is kept.
         more = batch(2, events(2, 4), source=source)
         assert (await speaker.ask_packed(in_columns(more)))["status"] == "buffered"
-    assert [each["sequence"] for each in kept(server, source)] == [1, 2, 3, 4]
+    assert sequences_of(server.home, source) == [1, 2, 3, 4]
 
 
 async def test_a_bad_value_is_refused_and_its_number_expected_again(server: ServerProcess, source: str) -> None:
@@ -101,7 +78,7 @@ async def test_a_bad_value_is_refused_and_its_number_expected_again(server: Serv
         assert nack["reason"] == "invalid_format"
         assert (await speaker.ask_packed(batch(2, events(1, 1), source=source)))["reason"] == "invalid_sequence"
         assert (await speaker.ask_packed(batch(1, events(1, 1), source=source)))["status"] == "buffered"
-    assert kept(server, source) == events(1, 1)
+    assert events_kept(server, source) == events(1, 1)
 
 
 async def test_the_limits_hold_in_every_form(server: ServerProcess, source: str) -> None:
@@ -114,24 +91,21 @@ async def test_the_limits_hold_in_every_form(server: ServerProcess, source: str)
             assert "events[1]" in nack["errorMessage"]
             nack = await speaker.ask_packed(form(huge))
             assert (nack["reason"], nack["maxSize"]) == ("payload_too_large", PAYLOAD_MAX)
-    assert kept(server, source) == []
+    assert events_kept(server, source) == []
 
 
-def test_the_client_speaks_binary_and_compressed(server: ServerProcess, source: str) -> None:
+async def test_the_client_speaks_binary_and_compressed(server: ServerProcess, source: str) -> None:
     changes = [
         {"table": "users", "operation": "INSERT", "rowId": str(n), "after": {"id": n, "name": "Jörg" * 20}}
         for n in range(1200)
     ]
 
-    async def story() -> None:
-        async with connect(server.url, source=source, binary=True, compression=True) as lake:
-            receipt = await lake.send(changes)
-            assert receipt.change_count == 1200
-
-    run(story())
-    with connect_sync(server.url, source=source, binary=True, compression=True) as lake:
-        lake.send({"table": "users", "operation": "DELETE", "rowId": "7", "before": {"id": 7}})
-    found = kept(server, source)
+    async with connect(server.url, source=source, binary=True, compression=True) as lake:
+        receipt = await lake.send(changes)
+        assert receipt.change_count == 1200
+    with connect_sync(server.url, source=source, binary=True, compression=True) as plain:
+        plain.send({"table": "users", "operation": "DELETE", "rowId": "7", "before": {"id": 7}})
+    found = events_kept(server, source)
     assert [each["rowId"] for each in found] == [*(str(n) for n in range(1200)), "7"]
     assert found[3]["after"] == changes[3]["after"]
     assert all(map(is_binary, payloads(server, source)))
@@ -151,7 +125,7 @@ async def test_compression_is_settled_in_the_upgrade_without_memory_of_earlier_m
             answer = await speaker.ask(batch(number, events(number, number), source=source))
             assert answer["status"] == "buffered"
         assert (await speaker.ask_packed(batch(4, events(4, 4), source=source)))["status"] == "buffered"
-    assert kept(server, source) == events(1, 4)
+    assert events_kept(server, source) == events(1, 4)
 
 
 async def test_who_does_not_offer_compression_gets_none(server: ServerProcess) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import re
 import socket as sockets
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,55 +12,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dolake.changes import StreamId
-from dolake.journal.reader import JournalReader
-from dolake.journal.record import Record
-from dolake.wire.binary import decode_raw_batch
+from tests.receiver.conftest import EVENT_MAX, FRAME_MAX, PAYLOAD_MAX
 from tests.support.aio import run, until
 from tests.support.journals import GatedDisk
+from tests.support.kept import records_of, sequences_of
 from tests.support.lake import running_lake
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event, events
-
-PAYLOAD_MAX, EVENT_MAX, FRAME_MAX = 65_536, 8_192, 262_144
-SETTINGS = f"""
-[rate_limit]
-max_payload_size = {PAYLOAD_MAX}
-max_event_size = {EVENT_MAX}
-[server]
-message_size_max_bytes = {FRAME_MAX}
-"""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("endpoint"), settings=SETTINGS) as process:
-        yield process
-
-
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def source(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses, so that tests share the server and nothing else."""
-    return f"{next(_numbers)}-{re.sub(r'[^A-Za-z0-9]+', '-', request.node.name)[:100]}"
-
-
-@pytest.fixture
-def table(source: str) -> str:
-    return f"t{source.lower()}"
-
-
-def records_of(home: Path, source: str, shard: str = "") -> list[Record]:
-    with JournalReader(home / "journal") as reader:
-        return [record for record in reader.read() if record.stream == StreamId(source, shard)]
-
-
-def kept(server: ServerProcess, source: str, shard: str = "") -> list[int]:
-    """The event sequences of a stream as the journal holds them."""
-    records = records_of(server.home, source, shard)
-    return [change.sequence for record in records for change in decode_raw_batch(record.payload).events]
 
 
 def is_ack(message: dict[str, Any], status: str, number: int) -> bool:
@@ -110,7 +66,7 @@ async def test_connect_waits_for_batches_on_their_way_so_that_its_answer_is_exac
             await older.say(batch(number, events(number * 10, number * 10 + 9), source=source))
         assert is_ack(await older.hear(), "buffered", 1)
         status = await newer.connect(source)
-        assert status["lastDurableSequence"] == max(kept(server, source))
+        assert status["lastDurableSequence"] == max(sequences_of(server.home, source))
         assert status["lastBatchNumber"] == records_of(server.home, source)[-1].number
 
 
@@ -149,7 +105,7 @@ async def test_a_batch_is_acknowledged_as_buffered_and_is_in_the_journal(server:
         await speaker.connect(source)
         ack = await speaker.ask(batch(1, events(1, 3), source=source, correlationId="b-1"))
         assert is_ack(ack, "buffered", 1)
-        assert kept(server, source) == [1, 2, 3], "durable when it is acknowledged, not some time later"
+        assert sequences_of(server.home, source) == [1, 2, 3], "durable when it is acknowledged, not some time later"
         assert ack["correlationId"] == "b-1"
         assert ack["timestamp"] > 1_700_000_000_000
         assert ack["batchId"]
@@ -181,7 +137,7 @@ async def test_a_batch_without_events_is_ok_and_counts_as_a_number(server: Serve
     async with Speaker(server.url) as speaker:
         assert is_ack(await speaker.ask(batch(1, [], source=source, correlationId="e")), "ok", 1)
         assert is_ack(await speaker.ask(batch(2, events(1, 1), source=source)), "buffered", 2)
-    assert kept(server, source) == [1]
+    assert sequences_of(server.home, source) == [1]
 
 
 async def test_every_message_is_answered_with_its_correlation_id(server: ServerProcess, source: str) -> None:
@@ -233,7 +189,7 @@ async def test_pipelined_batches_are_acknowledged_in_order(server: ServerProcess
         assert {answer["status"] for answer in answers} == {"buffered"}
         positions = [answer["details"]["position"] for answer in answers]
         assert positions == sorted(set(positions))
-    assert kept(server, source) == list(range(5, 505))
+    assert sequences_of(server.home, source) == list(range(5, 505))
 
 
 # --- batch numbers ---------------------------------------------------------------------------------------------------
@@ -250,10 +206,10 @@ async def test_a_gap_in_batch_numbers_is_told_the_expected_one_and_never_acknowl
             assert nack["sequenceNumber"] == number
             assert nack["expectedSequenceNumber"] == 2
             assert nack["shouldRetry"] is True
-        assert kept(server, source) == [1]
+        assert sequences_of(server.home, source) == [1]
         assert is_ack(await speaker.ask(batch(2, events(2, 2), source=source)), "buffered", 2)
         assert is_ack(await speaker.ask(batch(3, events(3, 3), source=source)), "buffered", 3)
-    assert kept(server, source) == [1, 2, 3]
+    assert sequences_of(server.home, source) == [1, 2, 3]
 
 
 async def test_a_connection_may_begin_at_any_batch_number(server: ServerProcess, source: str) -> None:
@@ -286,7 +242,7 @@ async def test_a_refused_first_batch_is_not_overtaken_by_the_next_one(
         assert overtaking["expectedSequenceNumber"] == 7
         assert is_ack(await speaker.ask(batch(7, events(1, 2), source=source)), "buffered", 7)
         assert is_ack(await speaker.ask(batch(8, events(501, 510), source=source)), "buffered", 8)
-    assert kept(server, source) == [1, 2, *range(501, 511)]
+    assert sequences_of(server.home, source) == [1, 2, *range(501, 511)]
 
 
 async def test_a_batch_that_is_refused_later_is_not_overtaken_either(server: ServerProcess, source: str) -> None:
@@ -297,7 +253,7 @@ async def test_a_batch_that_is_refused_later_is_not_overtaken_either(server: Ser
         assert (await speaker.hear())["reason"] == "invalid_format"
         overtaking = await speaker.hear()
         assert (overtaking["reason"], overtaking["expectedSequenceNumber"]) == ("invalid_sequence", 2)
-    assert kept(server, source) == [1]
+    assert sequences_of(server.home, source) == [1]
 
 
 # --- sent again ------------------------------------------------------------------------------------------------------
@@ -314,7 +270,7 @@ async def test_a_batch_sent_again_is_a_duplicate_and_is_kept_once(server: Server
         assert is_ack(await speaker.ask(first), "duplicate", 1)
     async with Speaker(server.url) as speaker:
         assert is_ack(await speaker.ask(first), "duplicate", 1)
-    assert kept(server, source) == [1, 2, 3, 4]
+    assert sequences_of(server.home, source) == [1, 2, 3, 4]
 
 
 async def test_a_batch_sent_again_while_the_first_is_on_its_way_is_kept_once(
@@ -326,7 +282,7 @@ async def test_a_batch_sent_again_while_the_first_is_on_its_way_is_kept_once(
             await speaker.say(same)
         statuses = [(await speaker.hear())["status"] for _ in range(10)]
         assert statuses == ["buffered"] + ["duplicate"] * 9
-    assert kept(server, source) == list(range(1, 51))
+    assert sequences_of(server.home, source) == list(range(1, 51))
 
 
 async def test_equal_rows_spelt_differently_are_the_same_change(server: ServerProcess, source: str) -> None:
@@ -356,7 +312,7 @@ async def test_an_overlap_is_trimmed_to_what_is_new(server: ServerProcess, sourc
         )
         assert is_ack(ack, "buffered", 3)
         assert ack["details"]["eventsProcessed"] == last - first + 1
-    assert kept(server, source) == list(range(1, last + 1))
+    assert sequences_of(server.home, source) == list(range(1, last + 1))
 
 
 async def test_retries_with_other_batch_borders_are_duplicates(server: ServerProcess, source: str) -> None:
@@ -366,7 +322,7 @@ async def test_retries_with_other_batch_borders_are_duplicates(server: ServerPro
     async with Speaker(server.url) as speaker:
         assert is_ack(await speaker.ask(batch(1, events(1, 4), source=source)), "duplicate", 1)
         assert is_ack(await speaker.ask(batch(2, events(5, 7), source=source)), "buffered", 2)
-    assert kept(server, source) == list(range(1, 8))
+    assert sequences_of(server.home, source) == list(range(1, 8))
 
 
 @pytest.mark.parametrize(
@@ -391,7 +347,7 @@ async def test_other_content_under_an_old_sequence_is_refused_and_never_dropped_
         assert "sequence 2" in nack["errorMessage"]
         assert "sourceEpoch" in nack["errorMessage"]
         assert nack["shouldRetry"] is False
-        assert kept(server, source) == [1, 2, 3], "nothing of the batch was kept"
+        assert sequences_of(server.home, source) == [1, 2, 3], "nothing of the batch was kept"
         assert is_ack(await speaker.ask(batch(2, events(4, 4), source=source)), "buffered", 2)
 
 
@@ -424,7 +380,7 @@ async def test_a_newer_connection_takes_the_stream_over_and_the_older_one_is_tol
         refused = await older.ask(batch(2, events(2, 2), source=source))
         assert (refused["type"], refused["reason"], refused["shouldRetry"]) == ("nack", "invalid_sequence", False)
         assert is_ack(await newer.ask(batch(3, events(3, 3), source=source)), "buffered", 3)
-    assert kept(server, source) == ([1, 3] if by == "connect" else [1, 2, 3])
+    assert sequences_of(server.home, source) == ([1, 3] if by == "connect" else [1, 2, 3])
 
 
 async def test_who_lost_the_stream_is_not_told_by_a_second_connect_that_all_is_well(
@@ -450,7 +406,7 @@ async def test_take_overs_back_and_forth_keep_every_change_once_and_in_order(
                 await speaker.say(batch(number, events(sequence - 1, sequence), source=source))
             assert is_ack(await speaker.hear(), "buffered", 0)
             sequence = (await successor.connect(source))["lastDurableSequence"]
-    found = kept(server, source)
+    found = sequences_of(server.home, source)
     assert found == list(range(1, len(found) + 1))
 
 
@@ -503,7 +459,7 @@ async def test_a_restored_database_starts_a_new_epoch_and_its_sequences_from_the
     async with Speaker(server.url) as speaker:
         status = await speaker.connect(source)
         assert (status["sourceEpoch"], status["lastDurableSequence"]) == (1, 2)
-    assert kept(server, source) == [1, 2, 3, 4, 5, 1, 2]
+    assert sequences_of(server.home, source) == [1, 2, 3, 4, 5, 1, 2]
     assert [record.epoch for record in records_of(server.home, source)] == [0, 1]
 
 
@@ -525,7 +481,7 @@ async def test_a_connection_of_an_epoch_that_ended_meanwhile_cannot_write(server
         await after.ask(batch(1, events(1, 1), source=source))
         assert (await before.hear())["reason"] == "invalid_sequence"
         assert (await before.ask(batch(2, events(6, 6), source=source)))["reason"] == "invalid_sequence"
-    assert kept(server, source) == [1, 2, 3, 4, 5, 1]
+    assert sequences_of(server.home, source) == [1, 2, 3, 4, 5, 1]
 
 
 # --- refused as a whole ----------------------------------------------------------------------------------------------
@@ -561,9 +517,9 @@ async def test_one_bad_event_rejects_the_batch_and_nothing_of_it_is_kept(
         assert nack["correlationId"] == "x"
         assert nack["details"][0]["path"] == f"$.events[2].{field}"
         assert f"events[2].{field}" in nack["errorMessage"]
-        assert kept(server, source) == []
+        assert sequences_of(server.home, source) == []
         assert is_ack(await speaker.ask(batch(1, events(1, 5), source=source)), "buffered", 1)
-    assert kept(server, source) == [1, 2, 3, 4, 5]
+    assert sequences_of(server.home, source) == [1, 2, 3, 4, 5]
 
 
 async def test_invalid_utf_8_rejects_the_batch(server: ServerProcess, source: str) -> None:
@@ -572,7 +528,7 @@ async def test_invalid_utf_8_rejects_the_batch(server: ServerProcess, source: st
         nack = await speaker.ask(data.replace(b'"id": "row-2"', b'"id": "row-\xff"'))
         assert (nack["reason"], nack["sequenceNumber"], nack["correlationId"]) == ("invalid_format", 1, "u")
         assert "UTF-8" in nack["errorMessage"]
-    assert kept(server, source) == []
+    assert sequences_of(server.home, source) == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "hello", "[]", "null", '{"type":"cdc_batch"}', "[" * 50_000])
@@ -591,7 +547,7 @@ async def test_a_message_above_the_payload_limit_is_refused_with_the_limit(serve
         nack = await speaker.ask(large + " " * (PAYLOAD_MAX + 1 - len(large)))
         assert (nack["type"], nack["reason"], nack["sequenceNumber"]) == ("nack", "payload_too_large", 1)
         assert (nack["maxSize"], nack["shouldRetry"], nack["correlationId"]) == (PAYLOAD_MAX, False, "big")
-        assert kept(server, source) == []
+        assert sequences_of(server.home, source) == []
         assert is_ack(await speaker.ask(large + " " * (PAYLOAD_MAX - len(large))), "buffered", 1)
 
 
@@ -602,7 +558,7 @@ async def test_an_event_above_its_limit_is_refused_with_index_and_limit(server: 
         assert (nack["type"], nack["reason"], nack["sequenceNumber"]) == ("nack", "event_too_large", 1)
         assert (nack["maxSize"], nack["shouldRetry"]) == (EVENT_MAX, False)
         assert "events[1]" in nack["errorMessage"]
-        assert kept(server, source) == []
+        assert sequences_of(server.home, source) == []
         fits = [event(1), event(2, after={"pad": "x" * (EVENT_MAX - 200)})]
         assert is_ack(await speaker.ask(batch(1, fits, source=source)), "buffered", 1)
 
@@ -622,7 +578,7 @@ async def test_json_in_a_binary_frame_is_no_message(server: ServerProcess, sourc
     async with Speaker(server.url) as speaker:
         nack = await speaker.ask_packed(json.dumps(batch(1, events(1, 1), source=source)).encode())
         assert (nack["type"], nack["reason"], nack["shouldRetry"]) == ("nack", "invalid_format", False)
-        assert kept(server, source) == []
+        assert sequences_of(server.home, source) == []
         assert is_ack(await speaker.ask(batch(1, events(1, 1), source=source)), "buffered", 1)
 
 
@@ -640,7 +596,7 @@ async def test_a_table_that_differs_only_in_case_is_refused_whoever_sends_it(
         assert table in nack["errorMessage"]
         again = await second.ask(batch(1, [event(1), event(2, table=f"default.{table}")], source=f"{source}-2"))
         assert is_ack(again, "buffered", 1)
-    assert kept(server, f"{source}-2") == [1, 2]
+    assert sequences_of(server.home, f"{source}-2") == [1, 2]
 
 
 async def test_two_spellings_of_a_table_in_one_batch_leave_no_trace(
@@ -663,23 +619,23 @@ async def test_the_shard_header_makes_another_stream(server: ServerProcess, sour
         assert is_ack(await first.ask(batch(1, events(1, 3), source=source)), "buffered", 1)
         assert is_ack(await second.ask(batch(1, events(1, 2), source=source)), "buffered", 1)
         assert is_ack(await first.ask(batch(2, events(4, 4), source=source)), "buffered", 2), "not taken over"
-    assert kept(server, source, "one") == [1, 2, 3, 4]
-    assert kept(server, source, "two") == [1, 2]
-    assert kept(server, source) == []
+    assert sequences_of(server.home, source, "one") == [1, 2, 3, 4]
+    assert sequences_of(server.home, source, "two") == [1, 2]
+    assert sequences_of(server.home, source) == []
 
 
 async def test_a_shard_named_in_the_message_counts_before_the_header(server: ServerProcess, source: str) -> None:
     async with Speaker(server.url, headers={"X-Shard-Name": "header"}) as speaker:
         message = batch(1, events(1, 1), source=source, sourceShardName="message")
         assert is_ack(await speaker.ask(message), "buffered", 1)
-    assert kept(server, source, "message") == [1]
+    assert sequences_of(server.home, source, "message") == [1]
 
 
 async def test_the_shard_named_at_connect_holds_for_batches_that_name_none(server: ServerProcess, source: str) -> None:
     async with Speaker(server.url) as speaker:
         await speaker.connect(source, sourceShardName="users-shard-1")
         assert is_ack(await speaker.ask(batch(1, events(1, 1), source=source)), "buffered", 1)
-    assert kept(server, source, "users-shard-1") == [1]
+    assert sequences_of(server.home, source, "users-shard-1") == [1]
 
 
 async def test_a_connection_speaks_for_one_stream_only(server: ServerProcess, source: str) -> None:
@@ -689,7 +645,7 @@ async def test_a_connection_speaks_for_one_stream_only(server: ServerProcess, so
         assert (nack["type"], nack["reason"]) == ("nack", "invalid_format")
         assert nack["details"][0]["path"] == "$.sourceDoId"
         assert is_ack(await speaker.ask(batch(2, events(2, 2), source=source)), "buffered", 2)
-    assert kept(server, f"{source}-2") == []
+    assert sequences_of(server.home, f"{source}-2") == []
 
 
 async def upgrade_with(server: ServerProcess, header: bytes) -> bytes:
@@ -723,13 +679,13 @@ async def test_what_a_client_that_vanished_had_in_flight_is_kept_once(server: Se
         speaker.socket.get_extra_info("socket").shutdown(sockets.SHUT_RDWR)
     async with Speaker(server.url) as speaker:
         status = await speaker.connect(source)
-        survived = kept(server, source)
+        survived = sequences_of(server.home, source)
         assert status["lastDurableSequence"] == max(survived, default=0)
         assert survived == list(range(10, 10 + len(survived))), "in order and without a hole"
         for message in batches:
             answer = await speaker.ask(message | {"isRetry": True})
             assert answer["status"] in ("duplicate", "buffered")
-    assert kept(server, source) == list(range(10, 310))
+    assert sequences_of(server.home, source) == list(range(10, 310))
 
 
 class RawSocket:

@@ -22,11 +22,11 @@ import pytest
 from dolake.journal.reader import JournalReader
 from dolake.wire.binary import decode_raw_batch
 from dolake.wire.messages import NackReason
-from tests.support.aio import run
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event, events
 from tools.raw_websocket import PING, TEXT, RawWebSocket, encode_frame, open_raw_websocket
 
+pytestmark = pytest.mark.own_lake  # what its journal holds and how large it grows is checked as a whole
 BINARY = 0x2
 MESSAGES = 20_000
 CONNECTIONS = 4
@@ -234,7 +234,7 @@ async def behave(url: str, source: str, is_over: Callable[[], bool]) -> int:
     return number
 
 
-def kept(home: Path) -> dict[str, list[int]]:
+def kept_by_stream(home: Path) -> dict[str, list[int]]:
     """The sequences of each source as the journal has them, and every record is what the receiver would take."""
     found: dict[str, list[int]] = {}
     with JournalReader(home / "journal") as reader:
@@ -252,22 +252,20 @@ def kept(home: Path) -> dict[str, list[int]]:
     return found
 
 
-def test_twenty_thousand_broken_messages_are_all_answered_and_nobody_else_notices(server: ServerProcess) -> None:
-    async def story() -> tuple[Counter[str], int]:
-        is_over = False
-        good = asyncio.ensure_future(behave(server.url, "good", lambda: is_over))
-        said = await asyncio.gather(*(fuzz(server.url, seed, MESSAGES // CONNECTIONS) for seed in range(CONNECTIONS)))
-        is_over = True
-        sent = await good
-        await asyncio.sleep(0.05)  # until the sockets are closed
-        return sum(said, Counter()), sent
-
-    said, sent = run(story(), timeout_s=120, debug=False)
+async def test_twenty_thousand_broken_messages_are_all_answered_and_nobody_else_notices(server: ServerProcess) -> None:
+    asyncio.get_running_loop().set_debug(False)  # which would slow the senders down
+    is_over = False
+    good = asyncio.ensure_future(behave(server.url, "good", lambda: is_over))
+    counts = await asyncio.gather(*(fuzz(server.url, seed, MESSAGES // CONNECTIONS) for seed in range(CONNECTIONS)))
+    is_over = True
+    sent = await good
+    await asyncio.sleep(0.05)  # until the sockets are closed
+    said = sum(counts, Counter[str]())
     assert said.total() == MESSAGES
     assert said["invalid_format"] > MESSAGES / 4
     assert said["buffered"] > 100, "some of them are still valid"
     assert "internal_error" not in said, said
-    found = kept(server.home)
+    found = kept_by_stream(server.home)
     assert found["good"] == list(range(1, sent + 1))
     for stream, sequences in found.items():
         assert sequences == sorted(set(sequences)), stream
@@ -318,22 +316,20 @@ BROKEN_FRAMES = {
 
 
 @pytest.mark.parametrize("name", BROKEN_FRAMES)
-def test_frames_that_are_none_cost_only_their_own_connection(server: ServerProcess, name: str) -> None:
-    async def story() -> None:
-        async with Speaker(server.url) as other:
-            status = await other.connect(f"beside {name}")
-            listener = Listener()
-            headers = {"Sec-WebSocket-Extensions": "permessage-deflate"} if BROKEN_FRAMES[name][0] == 0xC1 else {}
-            socket = await open_raw_websocket(f"{server.url}/ws", headers, listener.hear, listener.lose)
-            socket.send(BROKEN_FRAMES[name])
-            for number in range(1, 4):
-                last = status["lastDurableSequence"] + number
-                answer = await other.ask(batch(number, [event(last)], source=f"beside {name}"))
-                assert answer["status"] == "buffered", answer
-            await hang_up(socket)
-        await asyncio.sleep(0.01)
-
-    run(story(), debug=False)
+async def test_frames_that_are_none_cost_only_their_own_connection(server: ServerProcess, name: str) -> None:
+    asyncio.get_running_loop().set_debug(False)
+    async with Speaker(server.url) as other:
+        status = await other.connect(f"beside {name}")
+        listener = Listener()
+        headers = {"Sec-WebSocket-Extensions": "permessage-deflate"} if BROKEN_FRAMES[name][0] == 0xC1 else {}
+        socket = await open_raw_websocket(f"{server.url}/ws", headers, listener.hear, listener.lose)
+        socket.send(BROKEN_FRAMES[name])
+        for number in range(1, 4):
+            last = status["lastDurableSequence"] + number
+            answer = await other.ask(batch(number, [event(last)], source=f"beside {name}"))
+            assert answer["status"] == "buffered", answer
+        await hang_up(socket)
+    await asyncio.sleep(0.01)
     assert "Traceback" not in server.log
     assert server.get("/health")[0] == 200
 

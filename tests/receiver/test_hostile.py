@@ -7,17 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dolake.journal.reader import JournalReader
 from dolake.server.home import Home
 from dolake.telemetry import ConsoleLines
-from dolake.wire.binary import decode_raw_batch
+from tests.support.kept import sequences_of
 from tests.support.lake import running_lake, settings_of
 from tests.support.speaker import Speaker, batch, event, events
-
-
-def kept(home: Path) -> list[int]:
-    with JournalReader(home / "journal") as reader:
-        return [each.sequence for record in reader.read() for each in decode_raw_batch(record.payload).events]
 
 
 async def test_nothing_overtakes_a_refused_retry_that_held_something_new(tmp_path: Path) -> None:
@@ -29,7 +23,7 @@ async def test_nothing_overtakes_a_refused_retry_that_held_something_new(tmp_pat
         assert (overtaking["reason"], overtaking["expectedSequenceNumber"]) == ("invalid_sequence", 1)
         assert (await speaker.ask(batch(1, events(3, 4))))["status"] == "buffered"
         assert (await speaker.ask(batch(2, [event(5)])))["status"] == "buffered"
-    assert kept(tmp_path) == [1, 2, 3, 4, 5]
+    assert sequences_of(tmp_path) == [1, 2, 3, 4, 5]
 
 
 async def test_a_used_batch_number_takes_no_new_changes(tmp_path: Path) -> None:
@@ -39,7 +33,7 @@ async def test_a_used_batch_number_takes_no_new_changes(tmp_path: Path) -> None:
         answer = await speaker.ask(batch(2, [event(4)]))
         assert (answer["reason"], answer["expectedSequenceNumber"]) == ("invalid_sequence", 4)
         assert (await speaker.ask(batch(2, [event(2)])))["status"] == "duplicate"
-    assert kept(tmp_path) == [1, 2, 3]
+    assert sequences_of(tmp_path) == [1, 2, 3]
 
 
 async def test_an_answer_does_not_grow_with_what_was_sent(tmp_path: Path) -> None:

@@ -6,14 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from dolake.journal.reader import JournalReader
 from dolake.settings import SettingsStore
-from dolake.wire.binary import decode_raw_batch
 from tests.support.aio import until
+from tests.support.http import ask
 from tests.support.journals import GatedDisk
+from tests.support.kept import sequences_of
 from tests.support.lake import running_lake, settings_of
 from tests.support.speaker import Speaker, batch, event, events
 
@@ -27,11 +26,6 @@ def tiny(tmp_path: Path) -> SettingsStore:
     return settings_of(tmp_path)
 
 
-async def ask(url: str, path: str, method: str = "GET", **options: Any) -> tuple[int, Any]:
-    async with aiohttp.ClientSession() as session, session.request(method, url + path, **options) as answer:
-        return answer.status, await answer.json()
-
-
 def batch_of_8_kib(number: int) -> dict[str, Any]:
     return batch(number, [event(number, after={"pad": "x" * 8000})])
 
@@ -43,11 +37,6 @@ async def fill(speaker: Speaker) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         acks.append(answer)
         assert len(acks) < 100, "the limit of 256 KiB was never met"
     return acks, answer
-
-
-def kept(home: Path) -> list[int]:
-    with JournalReader(home / "journal") as reader:
-        return [change.sequence for record in reader.read() for change in decode_raw_batch(record.payload).events]
 
 
 async def test_senders_are_slowed_down_from_the_threshold_on_and_then_refused(
@@ -86,11 +75,11 @@ async def test_retry_delays_grow_and_later_batches_of_the_stream_wait_for_the_re
             later = await speaker.ask(batch(number, events(number, number)))
             assert (later["type"], later["reason"]) == ("nack", "invalid_sequence"), "small enough, but too early"
             assert later["expectedSequenceNumber"] == refused
-        assert kept(tmp_path) == list(range(1, len(acks) + 1))
-        status, health = await ask(url, "/health")
+        assert sequences_of(tmp_path) == list(range(1, len(acks) + 1))
+        status, _, health = await ask(url, "/health")
         assert (status, health["ready"]) == (200, True), "full is no illness"
-        assert (await ask(url, "/v1/scaling/status"))[1]["backpressure"] is True
-        assert (await ask(url, "/v1/write-stats"))[1]["journal"]["refusedBatches"] >= 1
+        assert (await ask(url, "/v1/scaling/status")).body["backpressure"] is True
+        assert (await ask(url, "/v1/write-stats")).body["journal"]["refusedBatches"] >= 1
 
 
 async def test_pipelined_batches_behind_a_refused_one_are_all_refused(tmp_path: Path, tiny: SettingsStore) -> None:
@@ -106,7 +95,7 @@ async def test_pipelined_batches_behind_a_refused_one_are_all_refused(tmp_path: 
             "buffer_full",
             "invalid_sequence",
         }
-        assert kept(tmp_path) == acked
+        assert sequences_of(tmp_path) == acked
 
 
 async def test_when_there_is_room_again_the_same_batch_is_taken_and_nothing_is_missing(
@@ -115,12 +104,12 @@ async def test_when_there_is_room_again_the_same_batch_is_taken_and_nothing_is_m
     async with running_lake(tmp_path, settings=tiny) as (_, url), Speaker(url) as speaker:
         acks, nack = await fill(speaker)
         refused = nack["sequenceNumber"]
-        assert (await ask(url, "/v1/config", "PATCH", json={"journalSizeMaxBytes": 1_048_576}))[0] == 200
+        assert (await ask(url, "/v1/config", "PATCH", json={"journalSizeMaxBytes": 1_048_576})).status == 200
         for number in range(refused, refused + 20):
             ack = await speaker.ask(batch_of_8_kib(number))
             assert (ack["type"], ack["status"]) == ("ack", "buffered")
             assert "suggestedDelayMs" not in ack["details"]
-        assert kept(tmp_path) == list(range(1, len(acks) + 21))
+        assert sequences_of(tmp_path) == list(range(1, len(acks) + 21))
 
 
 async def test_a_full_journal_is_still_full_and_still_whole_after_a_restart(
@@ -133,14 +122,12 @@ async def test_a_full_journal_is_still_full_and_still_whole_after_a_restart(
         assert (await speaker.connect())["lastDurableSequence"] == count
         assert (await speaker.ask(batch_of_8_kib(count + 1)))["reason"] == "buffer_full"
         assert (await speaker.ask(batch_of_8_kib(count)))["status"] == "duplicate", "a retry needs no room"
-    assert kept(tmp_path) == list(range(1, count + 1))
+    assert sequences_of(tmp_path) == list(range(1, count + 1))
 
 
 async def test_who_sends_faster_than_the_disk_is_not_read_from_so_that_memory_stays_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk: GatedDisk
 ) -> None:
-    disk = GatedDisk()
-    monkeypatch.setattr("dolake.journal.embedded.Disk", lambda: disk)
     settings = settings_of(lake__max_buffer_size=65_536)
 
     async def send_all(speaker: Speaker) -> None:
@@ -151,7 +138,7 @@ async def test_who_sends_faster_than_the_disk_is_not_read_from_so_that_memory_st
         disk.hold()
         sending = asyncio.ensure_future(send_all(speaker))
         await until(lambda: lake.journal.in_flight_bytes >= 65_536)
-        assert (await ask(url, "/health"))[0] == 200, "the loop only waits"
+        assert (await ask(url, "/health")).status == 200, "the loop only waits"
         assert lake.journal.in_flight_bytes < 65_536 + 10_000
         assert lake.receiver.stats.message_count < 20
         disk.let_go()
@@ -159,4 +146,4 @@ async def test_who_sends_faster_than_the_disk_is_not_read_from_so_that_memory_st
             answer = await speaker.hear()
             assert (answer["sequenceNumber"], answer["status"]) == (number, "buffered")
         await sending
-    assert kept(tmp_path) == list(range(1, 201))
+    assert sequences_of(tmp_path) == list(range(1, 201))

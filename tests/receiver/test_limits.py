@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,18 +16,13 @@ from dolake.client import connect
 from dolake.server.lake import Lake
 from dolake.settings import SettingsStore
 from dolake.wire.messages import NackReason
-from tests.receiver.test_hostile import kept
 from tests.support.aio import until
 from tests.support.disk import Clock, FailingDisk
-from tests.support.lake import running_lake, settings_of
+from tests.support.http import ask
+from tests.support.kept import sequences_of
+from tests.support.lake import running_lake
+from tests.support.profiles import limited
 from tests.support.speaker import Speaker, batch, event, events
-
-
-def limited(**limits: Any) -> SettingsStore:
-    """Settings of a server that knows no friends."""
-    named = {f"rate_limit__{name}" if "__" not in name else name: value for name, value in limits.items()}
-    return settings_of(**{"rate_limit__whitelisted_ips": [], **named})
-
 
 Said = dict[str, Any]
 Scene = Callable[[Lake, str, Speaker], Awaitable[Said]]
@@ -78,7 +72,7 @@ async def ip_limit(_: Lake, url: str, speaker: Speaker) -> Said:
 
 @scene(load_shedding_lag_ms=1)
 async def load_shedding(lake: Lake, _: str, speaker: Speaker) -> Said:
-    time.sleep(0.5)  # noqa: ASYNC251 - the loop that is held up is the server's
+    lake.receiver.pressure._due_s -= 0.5  # as if the loop had been held up for half a second
     await until(lambda: lake.receiver.pressure.lag_ms > 100)
     heartbeat = await speaker.ask({"type": "heartbeat", "sourceDoId": "shop"})
     assert heartbeat["status"] == "ok", "small words are always heard"
@@ -254,9 +248,8 @@ async def test_settings_change_the_limits_of_open_connections(tmp_path: Path) ->
     async with running_lake(tmp_path, clock_ms=clock, settings=settings) as (_, url), Speaker(url) as speaker:
         assert (await speaker.ask(batch(1, [event(1)])))["details"]["bucketCapacity"] == 2
         patch = {"rateLimit": {"maxConnectionsPerIp": 1, "messagesPerSecond": 1}}
-        async with aiohttp.ClientSession() as session, session.patch(url + "/v1/config", json=patch) as answer:
-            applied = (await answer.json())["applied"]
-            assert applied == ["rate_limit.max_connections_per_ip", "rate_limit.messages_per_second"]
+        applied = (await ask(url, "/v1/config", "PATCH", json=patch)).body["applied"]
+        assert applied == ["rate_limit.max_connections_per_ip", "rate_limit.messages_per_second"]
         async with Speaker(url) as second:
             assert (await second.connect())["reason"] == "ip_limit"
         assert (await speaker.ask(batch(2, [event(2)])))["rateLimit"] == {
@@ -307,13 +300,13 @@ async def test_places_are_free_again_when_connections_end(tmp_path: Path) -> Non
 # --- our client ------------------------------------------------------------------------------------------------------
 
 
-def change(row_id: str) -> dict[str, Any]:
+def order(row_id: str) -> dict[str, Any]:
     return {"operation": "INSERT", "table": "orders", "rowId": row_id, "after": {"id": row_id}}
 
 
 async def send_one(url: str) -> None:
     async with connect(url, source="shop") as client:
-        await client.send(change("row-1"))
+        await client.send(order("row-1"))
 
 
 async def test_the_client_waits_as_it_is_told_and_loses_nothing(tmp_path: Path) -> None:
@@ -321,11 +314,11 @@ async def test_the_client_waits_as_it_is_told_and_loses_nothing(tmp_path: Path) 
     async with running_lake(tmp_path, settings=settings) as (lake, url):
         async with connect(url, source="shop", batch_events_max=10) as client:
             for number in range(200):
-                await client.put(change(f"row-{number}"))
+                await client.put(order(f"row-{number}"))
             await client.drain()
         assert lake.receiver.stats.nack_counts["rate_limited"] > 0
         assert lake.receiver.stats.connection_count == 1, "it need not connect again"
-    assert kept(tmp_path) == list(range(1, 201))
+    assert sequences_of(tmp_path) == list(range(1, 201))
 
 
 async def test_the_client_comes_back_when_there_is_a_place_for_it(tmp_path: Path) -> None:
@@ -337,19 +330,19 @@ async def test_the_client_comes_back_when_there_is_a_place_for_it(tmp_path: Path
             await until(lambda: lake.receiver.stats.nack_counts.get("ip_limit", 0) > 1)
             assert not sending.done()
         await sending
-    assert kept(tmp_path) == [1]
+    assert sequences_of(tmp_path) == [1]
 
 
 async def test_a_batch_of_many_senders_is_kept_in_order_under_limits(tmp_path: Path) -> None:
     async def send(url: str, source: str) -> None:
         async with connect(url, source=source, batch_events_max=5) as client:
             for number in range(60):
-                await client.put(change(f"{source}-{number}"))
+                await client.put(order(f"{source}-{number}"))
 
     settings = limited(burst_capacity=2, refill_rate=40, base_retry_delay_ms=10)
     async with running_lake(tmp_path, settings=settings) as (_, url):
         await asyncio.gather(*(send(url, f"s{index}") for index in range(3)))
-    assert sorted(kept(tmp_path)) == sorted(list(range(1, 61)) * 3)
+    assert sorted(sequences_of(tmp_path)) == sorted(list(range(1, 61)) * 3)
 
 
 async def test_events_of_a_refused_batch_are_not_in_the_journal(tmp_path: Path) -> None:
@@ -360,4 +353,4 @@ async def test_events_of_a_refused_batch_are_not_in_the_journal(tmp_path: Path) 
         answers = [await speaker.hear() for _ in range(3)]
         reasons = [answer.get("reason") or answer["status"] for answer in answers]
         assert sorted(reasons) == ["buffered", "buffered", "rate_limited"]
-    assert kept(tmp_path) == [10, 11, 20, 21]
+    assert sequences_of(tmp_path) == [10, 11, 20, 21]

@@ -14,15 +14,11 @@ import pytest
 from dolake.server.lake import Lake
 from tests.support.aio import until
 from tests.support.disk import Clock, FailingDisk
+from tests.support.http import ask
 from tests.support.lake import running_lake, settings_of
 from tests.support.speaker import Speaker, batch, events
 
 PATH = "warehouse/default"
-
-
-async def get(url: str, path: str, method: str = "GET") -> tuple[int, Any]:
-    async with aiohttp.ClientSession() as session, session.request(method, url + path) as answer:
-        return answer.status, await answer.json()
 
 
 @asynccontextmanager
@@ -31,7 +27,7 @@ async def one_speaker(home: Path, **flags: Any) -> AsyncIterator[tuple[Lake, Spe
         yield lake, speaker
 
 
-async def send(speaker: Speaker, number: int, *, source: str = "source-1") -> dict[str, Any]:
+async def send_ten(speaker: Speaker, number: int, *, source: str = "source-1") -> dict[str, Any]:
     """Batch n carries the ten changes that end with 10 * n."""
     return await speaker.ask(batch(number, events(number * 10 - 9, number * 10), source=source))
 
@@ -48,19 +44,19 @@ def break_publishing(lake: Lake) -> None:
 async def test_a_publish_is_told_once_for_all_batches_that_it_covers(tmp_path: Path) -> None:
     async with one_speaker(tmp_path) as (lake, speaker):
         for number in (1, 2, 3):
-            assert (await send(speaker, number))["status"] == "buffered"
+            assert (await send_ten(speaker, number))["status"] == "buffered"
         lake.progress.published(30, PATH)
         told = await speaker.hear()
         assert (told["type"], told["status"], told["sequenceNumber"]) == ("ack", "persisted", 3)
         assert told["details"]["persistedPath"] == PATH
         assert told["details"]["position"] == 30
-        assert (await send(speaker, 4))["status"] == "buffered", "nothing else was said"
+        assert (await send_ten(speaker, 4))["status"] == "buffered", "nothing else was said"
 
 
 async def test_a_publish_in_the_middle_is_told_up_to_the_last_batch_that_it_covers_whole(tmp_path: Path) -> None:
     async with one_speaker(tmp_path) as (lake, speaker):
         for number in (1, 2, 3):
-            await send(speaker, number)
+            await send_ten(speaker, number)
         lake.progress.published(25, PATH)
         assert (await speaker.hear())["sequenceNumber"] == 2
         lake.progress.published(30, PATH)
@@ -69,19 +65,19 @@ async def test_a_publish_in_the_middle_is_told_up_to_the_last_batch_that_it_cove
 
 async def test_a_publish_that_covers_no_whole_batch_is_told_to_nobody(tmp_path: Path) -> None:
     async with one_speaker(tmp_path) as (lake, speaker):
-        await send(speaker, 1)
+        await send_ten(speaker, 1)
         lake.progress.published(9, PATH)
         lake.progress.published(9, PATH)
         lake.progress.published(10, PATH)
         assert (await speaker.hear())["status"] == "persisted"
-        assert (await send(speaker, 2))["status"] == "buffered"
+        assert (await send_ten(speaker, 2))["status"] == "buffered"
 
 
 async def test_each_sender_is_told_of_its_own_batches(tmp_path: Path) -> None:
     async with running_lake(tmp_path) as (lake, url), Speaker(url) as one, Speaker(url) as two:
-        await send(one, 1, source="one")
-        await send(two, 7, source="two")
-        await send(one, 2, source="one")
+        await send_ten(one, 1, source="one")
+        await send_ten(two, 7, source="two")
+        await send_ten(one, 2, source="one")
         lake.progress.published(20, PATH)
         assert (await one.hear())["sequenceNumber"] == 1
         assert (await two.hear())["sequenceNumber"] == 7
@@ -92,8 +88,8 @@ async def test_each_sender_is_told_of_its_own_batches(tmp_path: Path) -> None:
 async def test_persisted_never_names_a_lower_number_because_of_a_retry(tmp_path: Path) -> None:
     async with one_speaker(tmp_path) as (lake, speaker):
         for number in (1, 2, 3):
-            await send(speaker, number)
-        assert (await send(speaker, 1))["status"] == "duplicate"
+            await send_ten(speaker, number)
+        assert (await send_ten(speaker, 1))["status"] == "duplicate"
         lake.progress.published(30, PATH)
         told = await speaker.hear()
         assert (told["status"], told["sequenceNumber"]) == ("persisted", 3)
@@ -111,7 +107,7 @@ async def test_a_sender_with_thousands_of_batches_waiting_is_told_of_the_last_on
 
 async def test_a_flush_request_reaches_the_publisher(tmp_path: Path) -> None:
     async with one_speaker(tmp_path) as (lake, speaker):
-        await send(speaker, 1)
+        await send_ten(speaker, 1)
         assert not lake.progress.flush_wanted.is_set()
         await speaker.ask({"type": "flush_request", "sourceDoId": "source-1", "reason": "manual"})
         assert lake.progress.flush_wanted.is_set()
@@ -122,27 +118,27 @@ async def test_a_flush_request_reaches_the_publisher(tmp_path: Path) -> None:
 
 async def test_flush_answers_when_what_was_durable_is_published(tmp_path: Path) -> None:
     async with running_lake(tmp_path) as (lake, url), Speaker(url) as speaker:
-        await send(speaker, 1)
+        await send_ten(speaker, 1)
         lake.progress.attach()
-        answer = asyncio.ensure_future(get(url, "/flush", "POST"))
+        answer = asyncio.ensure_future(ask(url, "/flush", "POST"))
         await lake.progress.flush_wanted.wait()
         lake.progress.publish_started()
         lake.progress.published(10, PATH)
-        status, body = await answer
+        status, _, body = await answer
         assert status == 200
         assert body == {"success": True, "durablePosition": 10, "committedPosition": 10, "eventsFlushed": 10}
 
 
 async def test_a_flush_that_fails_says_so_and_that_nothing_is_lost(tmp_path: Path) -> None:
     async with running_lake(tmp_path) as (lake, url), Speaker(url) as speaker:
-        await send(speaker, 1)
+        await send_ten(speaker, 1)
         lake.progress.attach()
-        answer = asyncio.ensure_future(get(url, "/flush", "POST"))
+        answer = asyncio.ensure_future(ask(url, "/flush", "POST"))
         await lake.progress.flush_wanted.wait()
         await until(lambda: bool(lake.progress._waiters))
         lake.progress.publish_started()
         lake.progress.publish_failed("no bucket")
-        status, body = await answer
+        status, _, body = await answer
         assert status == 503
         assert body["error"]["type"] == "flush_error"
         assert "no bucket" in body["error"]["message"]
@@ -151,10 +147,9 @@ async def test_a_flush_that_fails_says_so_and_that_nothing_is_lost(tmp_path: Pat
 
 async def test_flush_without_anything_to_flush_is_a_success(tmp_path: Path) -> None:
     async with running_lake(tmp_path) as (_, url):
-        assert await get(url, "/flush", "POST") == (
-            200,
-            {"success": True, "durablePosition": 0, "committedPosition": 0, "eventsFlushed": 0},
-        )
+        status, _, body = await ask(url, "/flush", "POST")
+        assert status == 200
+        assert body == {"success": True, "durablePosition": 0, "committedPosition": 0, "eventsFlushed": 0}
 
 
 # --- while publishing fails ------------------------------------------------------------------------------------------
@@ -162,23 +157,23 @@ async def test_flush_without_anything_to_flush_is_a_success(tmp_path: Path) -> N
 
 async def test_while_the_breaker_is_open_batches_are_taken_as_fallback(tmp_path: Path) -> None:
     async with running_lake(tmp_path) as (lake, url), Speaker(url) as speaker:
-        assert (await send(speaker, 1))["status"] == "buffered"
+        assert (await send_ten(speaker, 1))["status"] == "buffered"
         break_publishing(lake)
-        ack = await send(speaker, 2)
+        ack = await send_ten(speaker, 2)
         assert ack["status"] == "fallback"
         assert ack["details"]["circuitBreakerState"] == "open"
-        assert (await get(url, "/status"))[1]["circuitBreakerState"] == "open"
+        assert (await ask(url, "/status")).body["circuitBreakerState"] == "open"
         lake.progress.publish_started()
-        assert (await send(speaker, 3))["details"]["circuitBreakerState"] == "half-open"
+        assert (await send_ten(speaker, 3))["details"]["circuitBreakerState"] == "half-open"
         lake.progress.published(30, PATH)
         assert (await speaker.hear())["status"] == "persisted"
-        assert (await send(speaker, 4))["status"] == "buffered"
+        assert (await send_ten(speaker, 4))["status"] == "buffered"
 
 
 async def test_fallback_batches_are_as_durable_as_any(tmp_path: Path) -> None:
     async with one_speaker(tmp_path) as (lake, speaker):
         break_publishing(lake)
-        assert (await send(speaker, 1))["status"] == "fallback"
+        assert (await send_ten(speaker, 1))["status"] == "fallback"
     async with one_speaker(tmp_path) as (_, speaker):
         assert (await speaker.connect())["lastDurableSequence"] == 10
 
@@ -186,21 +181,21 @@ async def test_fallback_batches_are_as_durable_as_any(tmp_path: Path) -> None:
 async def test_without_fallback_batches_get_buffer_full_until_publishing_works(tmp_path: Path) -> None:
     async with one_speaker(tmp_path, lake__enable_fallback=False) as (lake, speaker):
         break_publishing(lake)
-        nack = await send(speaker, 1)
+        nack = await send_ten(speaker, 1)
         assert (nack["type"], nack["reason"], nack["shouldRetry"]) == ("nack", "buffer_full", True)
         assert "enable_fallback" in nack["errorMessage"]
         assert nack["retryDelayMs"] > 0
         lake.progress.publish_started()
         lake.progress.published(0, PATH)
-        assert (await send(speaker, 1))["status"] == "buffered"
+        assert (await send_ten(speaker, 1))["status"] == "buffered"
 
 
 async def test_fallback_ends_at_its_size(tmp_path: Path) -> None:
     async with one_speaker(tmp_path, lake__max_fallback_size=2000) as (lake, speaker):
         for number in (1, 2, 3):
-            assert (await send(speaker, number))["status"] == "buffered", "the limit is for the fallback alone"
+            assert (await send_ten(speaker, number))["status"] == "buffered", "the limit is for the fallback alone"
         break_publishing(lake)
-        answers = [await send(speaker, number) for number in (4, 5, 6, 7)]
+        answers = [await send_ten(speaker, number) for number in (4, 5, 6, 7)]
         kinds = [answer.get("status") or answer["reason"] for answer in answers]
         assert kinds[0] == "fallback"
         assert kinds[-2] == "buffer_full"
@@ -210,7 +205,7 @@ async def test_fallback_ends_at_its_size(tmp_path: Path) -> None:
         lake.progress.published(lake.journal.durable, PATH)
         assert (await speaker.hear())["status"] == "persisted"
         first_refused = 4 + kinds.index("buffer_full")
-        assert (await send(speaker, first_refused))["status"] == "buffered"
+        assert (await send_ten(speaker, first_refused))["status"] == "buffered"
 
 
 # --- the states of the server are real -------------------------------------------------------------------------------
@@ -221,10 +216,10 @@ async def test_the_state_follows_what_the_server_does(tmp_path: Path) -> None:
     async with running_lake(tmp_path, clock_ms=clock) as (lake, url), Speaker(url) as speaker:
 
         async def states() -> set[str]:
-            return {(await speaker.connect())["state"], (await get(url, "/status"))[1]["state"], lake.state}
+            return {(await speaker.connect())["state"], (await ask(url, "/status")).body["state"], lake.state}
 
         assert await states() == {"idle"}
-        await send(speaker, 1)
+        await send_ten(speaker, 1)
         assert await states() == {"receiving"}
         lake.progress.publish_started()
         assert await states() == {"flushing"}
@@ -235,48 +230,40 @@ async def test_the_state_follows_what_the_server_does(tmp_path: Path) -> None:
         assert await states() == {"idle"}
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FailingDisk:
-    """The disk of every journal that is opened from now on."""
-    failing = FailingDisk()
-    monkeypatch.setattr("dolake.journal.embedded.Disk", lambda: failing)
-    return failing
-
-
 async def test_a_failed_sync_is_an_internal_error_and_the_server_says_error_until_it_is_restarted(
     tmp_path: Path, disk: FailingDisk
 ) -> None:
     async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
-        assert (await send(speaker, 1))["status"] == "buffered"
+        assert (await send_ten(speaker, 1))["status"] == "buffered"
         disk.is_sync_failing = True
-        nack = await send(speaker, 2)
+        nack = await send_ten(speaker, 2)
         assert (nack["type"], nack["reason"]) == ("nack", "internal_error")
         disk.is_sync_failing = False
-        nack = await send(speaker, 2)
+        nack = await send_ten(speaker, 2)
         assert (nack["type"], nack["reason"]) == ("nack", "internal_error"), "never called good afterwards"
-        status, health = await get(url, "/health")
+        status, _, health = await ask(url, "/health")
         assert (status, health["ready"], health["status"]) == (503, False, "error")
         assert "sync" in health["reason"]
-        assert (await get(url, "/health/live"))[0] == 200
-        assert (await get(url, "/status"))[1]["state"] == "error"
+        assert (await ask(url, "/health/live")).status == 200
+        assert (await ask(url, "/status")).body["state"] == "error"
     async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
         assert (await speaker.connect())["lastDurableSequence"] in (10, 20)
-        assert (await send(speaker, 2))["status"] in ("buffered", "duplicate")
+        assert (await send_ten(speaker, 2))["status"] in ("buffered", "duplicate")
 
 
 async def test_a_full_disk_is_buffer_full_and_the_server_works_again_when_there_is_room(
     tmp_path: Path, disk: FailingDisk
 ) -> None:
     async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
-        assert (await send(speaker, 1))["status"] == "buffered"
+        assert (await send_ten(speaker, 1))["status"] == "buffered"
         disk.is_full = True
         for _ in range(3):
-            nack = await send(speaker, 2)
+            nack = await send_ten(speaker, 2)
             assert (nack["type"], nack["reason"], nack["shouldRetry"]) == ("nack", "buffer_full", True)
-        assert (await get(url, "/health"))[0] == 200
+        assert (await ask(url, "/health")).status == 200
         disk.is_full = False
-        assert (await send(speaker, 2))["status"] == "buffered"
-        assert (await send(speaker, 3))["status"] == "buffered"
+        assert (await send_ten(speaker, 2))["status"] == "buffered"
+        assert (await send_ten(speaker, 3))["status"] == "buffered"
     async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
         assert (await speaker.connect())["lastDurableSequence"] == 30
 
@@ -288,16 +275,16 @@ async def test_a_mistake_of_ours_ends_one_connection_and_nothing_else(
         raise ZeroDivisionError("a bug")
 
     async with running_lake(tmp_path) as (_, url), Speaker(url) as other:
-        await send(other, 1, source="other")
+        await send_ten(other, 1, source="other")
         async with Speaker(url) as speaker:
             with monkeypatch.context() as broken:
                 broken.setattr("dolake.receiver.connection.check_events", fail)
                 await speaker.say(batch(1, events(1, 10)))
                 message = await speaker.socket.receive()
             assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1011)
-        assert (await send(other, 2, source="other"))["status"] == "buffered"
+        assert (await send_ten(other, 2, source="other"))["status"] == "buffered"
         async with Speaker(url) as again:
             assert (await again.connect())["lastDurableSequence"] == 0
-            assert (await send(again, 1))["status"] == "buffered"
+            assert (await send_ten(again, 1))["status"] == "buffered"
     assert "connection failed" in caplog.text
     assert "row-1" not in caplog.text, "row data is never logged"

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp._websocket.reader import WebSocketReader
 
 from dolake.receiver.socket import Inbox
-from tests.support.server import ServerProcess
+from tests.support.disk import Clock
+from tests.support.lake import running_lake
+from tests.support.profiles import limited
 from tests.support.speaker import Speaker, batch, event
 
 _BRIEF = b"\x81\x05hello"
 _LONG = b"\x81\x7e\x03\xe8" + b"x" * 1000
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    settings = "[rate_limit]\nwhitelisted_ips = []\nmessages_per_second = 50\n"
-    with ServerProcess(tmp_path_factory.mktemp("heartbeats"), settings=settings) as process:
-        yield process
+@asynccontextmanager
+async def speaking(home: Path, source: str) -> AsyncIterator[Speaker]:
+    """With a server that takes 50 messages a second, whose clock stops."""
+    settings = limited(messages_per_second=50)
+    async with running_lake(home, clock_ms=Clock(), settings=settings) as (_, url), Speaker(url) as speaker:
+        await speaker.connect(source)
+        yield speaker
 
 
 def compact(message: dict[str, Any]) -> str:
@@ -64,18 +70,16 @@ async def test_what_is_long_or_comes_behind_one_that_waits_is_not_answered_befor
 
 
 @pytest.mark.parametrize("write", [compact, json.dumps])
-async def test_a_heartbeat_gets_the_same_answer_however_it_is_written(server: ServerProcess, write: Any) -> None:
-    async with Speaker(server.url) as speaker:
-        await speaker.connect("shop")
+async def test_a_heartbeat_gets_the_same_answer_however_it_is_written(tmp_path: Path, write: Any) -> None:
+    async with speaking(tmp_path, "shop") as speaker:
         await speaker.socket.send_str(write(heartbeat("a")))
         answer = await speaker.hear()
     assert (answer["type"], answer["status"], answer["correlationId"]) == ("ack", "ok", "a")
     assert answer["details"]["bucketCapacity"] >= answer["details"]["remainingTokens"] > 0
 
 
-async def test_answers_come_in_the_order_of_the_messages(server: ServerProcess) -> None:
-    async with Speaker(server.url) as speaker:
-        await speaker.connect("order")
+async def test_answers_come_in_the_order_of_the_messages(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "order") as speaker:
         for number in range(1, 6):
             await speaker.socket.send_str(json.dumps({"type": "nonsense", "correlationId": f"n{number}"}))
             await speaker.socket.send_str(compact(heartbeat(f"h{number}", sourceDoId="order")))
@@ -83,11 +87,10 @@ async def test_answers_come_in_the_order_of_the_messages(server: ServerProcess) 
     assert answered == [f"{kind}{number}" for number in range(1, 6) for kind in "nh"]
 
 
-async def test_a_batch_that_begins_like_a_heartbeat_is_refused_once(server: ServerProcess) -> None:
+async def test_a_batch_that_begins_like_a_heartbeat_is_refused_once(tmp_path: Path) -> None:
     text = compact(batch(1, [event(1)], source="twofold"))
     twofold = '{"type":"heartbeat",' + text.removeprefix("{")
-    async with Speaker(server.url) as speaker:
-        await speaker.connect("twofold")
+    async with speaking(tmp_path, "twofold") as speaker:
         await speaker.socket.send_str(twofold)
         await speaker.socket.send_str(compact(heartbeat("last", sourceDoId="twofold")))
         first, last = [await speaker.hear() for _ in range(2)]
@@ -95,9 +98,8 @@ async def test_a_batch_that_begins_like_a_heartbeat_is_refused_once(server: Serv
     assert last["correlationId"] == "last"
 
 
-async def test_many_heartbeats_are_held_back_like_any_other_message(server: ServerProcess) -> None:
-    async with Speaker(server.url) as speaker:
-        await speaker.connect("hasty")
+async def test_many_heartbeats_are_held_back_like_any_other_message(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "hasty") as speaker:
         for number in range(80):
             await speaker.socket.send_str(compact(heartbeat(str(number), sourceDoId="hasty")))
         answers = [await speaker.hear() for _ in range(80)]

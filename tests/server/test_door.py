@@ -12,6 +12,7 @@ import pytest
 
 from dolake.errors import InvalidInput
 from dolake.settings import load_settings
+from tests.support.http import ask
 from tests.support.server import ServerProcess
 
 FRIEND, STRANGER = "https://app.example.com", "https://evil.example.com"
@@ -27,16 +28,9 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("door"), settings=SETTINGS) as process:
-        yield process
-
-
-async def asked(server: ServerProcess, method: str, path: str, **options: Any) -> tuple[int, dict[str, str]]:
-    url = server.url + path
-    async with aiohttp.ClientSession() as session, session.request(method, url, **options) as answer:
-        await answer.read()
-        return answer.status, dict(answer.headers)
+def server(default_server: ServerProcess) -> Iterator[ServerProcess]:
+    with default_server.configured(SETTINGS):
+        yield default_server
 
 
 def spoken(server: ServerProcess, data: bytes) -> bytes:
@@ -66,7 +60,7 @@ def spoken(server: ServerProcess, data: bytes) -> bytes:
 async def test_every_answer_has_the_security_headers(
     server: ServerProcess, method: str, path: str, status: int
 ) -> None:
-    found, headers = await asked(server, method, path)
+    found, headers, _ = await ask(server.url, path, method)
     assert found == status
     assert {name: headers.get(name) for name in EXPECTED} == EXPECTED
     assert "Strict-Transport-Security" not in headers
@@ -99,10 +93,10 @@ def test_bytes_that_are_no_request_get_an_answer_in_our_form(server: ServerProce
 
 
 async def test_a_page_of_a_named_site_may_ask_and_read(server: ServerProcess) -> None:
-    status, headers = await asked(
-        server,
-        "OPTIONS",
+    status, headers, _ = await ask(
+        server.url,
         "/v1/query",
+        "OPTIONS",
         headers={
             "Origin": FRIEND,
             "Access-Control-Request-Method": "POST",
@@ -114,19 +108,19 @@ async def test_a_page_of_a_named_site_may_ask_and_read(server: ServerProcess) ->
     assert "POST" in headers["Access-Control-Allow-Methods"]
     assert headers["Access-Control-Allow-Headers"] == "authorization,content-type"
     assert "Access-Control-Allow-Credentials" not in headers
-    status, headers = await asked(server, "POST", "/flush", headers={"Origin": FRIEND})
+    status, headers, _ = await ask(server.url, "/flush", "POST", headers={"Origin": FRIEND})
     assert status != 403
     assert (headers["Access-Control-Allow-Origin"], headers["Vary"]) == (FRIEND, "Origin")
 
 
 async def test_a_page_of_another_site_may_neither_change_nor_read(server: ServerProcess) -> None:
-    status, headers = await asked(server, "POST", "/flush", headers={"Origin": STRANGER})
+    status, headers, _ = await ask(server.url, "/flush", "POST", headers={"Origin": STRANGER})
     assert status == 403
     assert "Access-Control-Allow-Origin" not in headers
-    status, headers = await asked(server, "GET", "/status", headers={"Origin": STRANGER})
+    status, headers, _ = await ask(server.url, "/status", headers={"Origin": STRANGER})
     assert (status, headers.get("Access-Control-Allow-Origin"), headers["Vary"]) == (200, None, "Origin")
-    _, headers = await asked(
-        server, "OPTIONS", "/flush", headers={"Origin": STRANGER, "Access-Control-Request-Method": "POST"}
+    _, headers, _ = await ask(
+        server.url, "/flush", "OPTIONS", headers={"Origin": STRANGER, "Access-Control-Request-Method": "POST"}
     )
     assert "Access-Control-Allow-Origin" not in headers
 

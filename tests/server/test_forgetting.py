@@ -43,7 +43,7 @@ async def finishing(home: Path) -> AsyncIterator[tuple[Lake, JobReport, Forgets]
             lake.pipeline = None  # it was never there to be stopped
 
 
-async def ended(lake: Lake, report: JobReport) -> Forgotten:
+async def until_done(lake: Lake, report: JobReport) -> Forgotten:
     assert lake.pipeline
     board = lake.pipeline.jobs
     await until(lambda: board.find(report.job_id).state == "done")
@@ -57,7 +57,7 @@ async def test_a_job_is_done_when_the_journal_has_let_go(tmp_path: Path) -> None
         assert traces(tmp_path / "journal", KEY)
         lake._note_published(1)
         forgets.take(report)
-        found = await ended(lake, report)
+        found = await until_done(lake, report)
         assert (found.waits, found.journal_bytes_removed > 0) == ((), True)
         assert found.last_byte_ms
         assert found.outside
@@ -72,7 +72,7 @@ async def test_what_is_not_published_stays_in_the_journal_and_the_report_says_so
     monkeypatch.setattr(forgetting, "_PUBLISH_WAIT_S", 1.0)
     async with finishing(tmp_path) as (lake, report, forgets):
         forgets.take(report)
-        found = await ended(lake, report)
+        found = await until_done(lake, report)
         (why,) = found.waits
         assert "the journal keeps positions from 0 on, because pipeline has come to 0 only" in why
         assert found.last_byte_ms is None
@@ -86,5 +86,5 @@ async def test_files_that_a_repair_has_set_aside_are_named(tmp_path: Path) -> No
         (aside / "1-0.segment").touch()
         lake._note_published(1)
         forgets.take(report)
-        found = await ended(lake, report)
+        found = await until_done(lake, report)
         assert [each for each in found.outside if "repair" in each]

@@ -12,27 +12,25 @@ from typing import Any
 
 import aiohttp
 import pytest
-from typer.testing import CliRunner
 
-from dolake.cli.app import app
 from dolake.client import LakeClient, connect
 from dolake.errors import Forbidden, Unauthorized
 from dolake.server.lake import Lake
+from tests.support.command import invoke
+from tests.support.http import ask
 from tests.support.lake import running_lake
 from tests.support.speaker import Speaker, batch, event
 
 
-def token(home: Path, name: str, *options: str) -> str:
-    answer = CliRunner().invoke(app, ["token", "create", "--home", str(home), "--name", name, "--json", *options])
-    assert answer.exit_code == 0, answer.output
-    text: str = json.loads(answer.stdout)["token"]
-    return text
-
-
 def command(home: Path, *words: str) -> str:
-    answer = CliRunner().invoke(app, ["token", *words, "--home", str(home)])
+    answer = invoke("token", *words, "--home", home)
     assert answer.exit_code == 0, answer.output
     return answer.stdout
+
+
+def token(home: Path, name: str, *options: str) -> str:
+    text: str = json.loads(command(home, "create", "--name", name, "--json", *options))["token"]
+    return text
 
 
 def bearer(text: str) -> dict[str, str]:
@@ -51,12 +49,6 @@ async def watched(home: Path) -> AsyncIterator[tuple[Lake, str]]:
             stopping.set()
 
 
-async def status_of(url: str, path: str, method: str = "GET", **options: Any) -> tuple[int, Any]:
-    async with aiohttp.request(method, url + path, **options) as answer:
-        body = await answer.read()
-        return answer.status, json.loads(body) if body[:1] in b"{[" else body
-
-
 async def until_closed(speaker: Speaker) -> int | None:
     async with asyncio.timeout(20):
         while (await speaker.socket.receive()).type is aiohttp.WSMsgType.TEXT:
@@ -66,15 +58,15 @@ async def until_closed(speaker: Speaker) -> int | None:
 
 async def test_without_tokens_everybody_may_and_with_the_first_one_nobody_without(tmp_path: Path) -> None:
     async with watched(tmp_path) as (_, url), Speaker(url) as early:
-        assert (await status_of(url, "/status"))[0] == 200
+        assert (await ask(url, "/status")).status == 200
         assert (await early.connect())["type"] == "status"
         text = await asyncio.to_thread(token, tmp_path, "me", "--scope", "admin")
         assert await until_closed(early) == 1008
-        status, body = await status_of(url, "/status")
+        status, _, body = await ask(url, "/status")
         assert (status, body["error"]["type"]) == (401, "unauthorized")
-        assert (await status_of(url, "/status", headers=bearer(text)))[0] == 200
+        assert (await ask(url, "/status", headers=bearer(text))).status == 200
         for headers in ({"Authorization": f"Basic {text}"}, {"Authorization": text}, {}):
-            assert (await status_of(url, f"/status?token={text}", headers=headers))[0] == 401
+            assert (await ask(url, f"/status?token={text}", headers=headers)).status == 401
 
 
 async def say_for_long(speaker: Speaker) -> None:
@@ -102,7 +94,7 @@ async def test_a_revoked_token_ends_open_connections_also_idle_ones_and_those_th
             await say_for_long(deaf)
         assert lake.journal.durable == 0
         assert (await other.connect("kept"))["type"] == "status"
-        assert (await status_of(url, "/flush", "POST", headers=bearer(text)))[0] == 401
+        assert (await ask(url, "/flush", "POST", headers=bearer(text))).status == 401
 
 
 async def test_a_connection_ends_when_its_token_expires(tmp_path: Path) -> None:
@@ -150,13 +142,13 @@ async def test_failed_log_ins_are_counted_slowed_and_not_logged_with_what_was_sh
     caplog.set_level("DEBUG")
     async with watched(tmp_path) as (_, url):
         for _ in range(3):
-            status, body = await status_of(url, "/status", headers=bearer(wrong))
+            status, _, body = await ask(url, "/status", headers=bearer(wrong))
             assert status == 401
             assert wrong not in json.dumps(body)
-        assert (await status_of(url, "/status"))[0] == 401
-        _, raw = await status_of(url, "/metrics", headers=bearer(text))
-        assert b'dolake_logins_failed_total{reason="invalid"} 3.0' in raw
-        assert b'dolake_logins_failed_total{reason="missing"} 1.0' in raw
+        assert (await ask(url, "/status")).status == 401
+        _, _, raw = await ask(url, "/metrics", headers=bearer(text))
+        assert 'dolake_logins_failed_total{reason="invalid"} 3.0' in raw
+        assert 'dolake_logins_failed_total{reason="missing"} 1.0' in raw
     secrets = [each.split("_", 2)[2] for each in (text, wrong)]
     assert not [record for record in caplog.records if any(each in str(vars(record)) for each in secrets)]
 
@@ -166,9 +158,9 @@ async def test_administrative_acts_are_in_the_audit_log_also_refused_ones_and_wi
     reader = token(tmp_path, "guest", "--scope", "read")
     async with watched(tmp_path) as (_, url):
         for text, expected in ((admin, 200), (reader, 403)):
-            answer = await status_of(url, "/v1/config", "PATCH", data=b"{}", headers=bearer(text))
+            answer = await ask(url, "/v1/config", "PATCH", data=b"{}", headers=bearer(text))
             assert answer[0] == expected
-        await status_of(url, "/status", headers=bearer(reader))
+        await ask(url, "/status", headers=bearer(reader))
     command(tmp_path, "revoke", "guest")
     raw = (tmp_path / "audit.log").read_text()
     acts = [(each["what"], each["outcome"]) for each in map(json.loads, raw.splitlines())]
@@ -188,26 +180,26 @@ async def test_oauth_gives_an_hour_for_a_credential_and_no_more_than_it_has(tmp_
     _, id_, secret = text.split("_", 2)
     async with watched(tmp_path) as (_, url):
         form = {"grant_type": "client_credentials", "client_id": id_, "client_secret": secret, "scope": "read"}
-        status, given = await status_of(url, "/v1/oauth/tokens", "POST", data=form)
+        status, _, given = await ask(url, "/v1/oauth/tokens", "POST", data=form)
         assert (status, given["token_type"], given["expires_in"]) == (200, "bearer", 3600)
         access = given["access_token"]
         made = {"json": {"namespace": ["a"]}}
-        assert (await status_of(url, "/v1/namespaces", headers=bearer(access)))[0] == 200
-        assert (await status_of(url, "/v1/namespaces", "POST", headers=bearer(access), **made))[0] == 403
-        assert (await status_of(url, "/v1/namespaces", "POST", headers=bearer(text), **made))[0] == 200
+        assert (await ask(url, "/v1/namespaces", headers=bearer(access))).status == 200
+        assert (await ask(url, "/v1/namespaces", "POST", headers=bearer(access), **made)).status == 403
+        assert (await ask(url, "/v1/namespaces", "POST", headers=bearer(text), **made)).status == 200
         renewal = {"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "subject_token": access}
-        status, renewed = await status_of(url, "/v1/oauth/tokens", "POST", data=renewal | {"scope": "admin write"})
+        status, _, renewed = await ask(url, "/v1/oauth/tokens", "POST", data=renewal | {"scope": "admin write"})
         assert status == 200
         again = bearer(renewed["access_token"])
-        assert (await status_of(url, "/v1/namespaces", "POST", headers=again, **made))[0] == 403
+        assert (await ask(url, "/v1/namespaces", "POST", headers=again, **made)).status == 403
         for wrong in ({"client_secret": "x"}, {"client_id": "y"}, {"grant_type": "password"}):
-            status, said = await status_of(url, "/v1/oauth/tokens", "POST", data=form | wrong)
+            status, _, said = await ask(url, "/v1/oauth/tokens", "POST", data=form | wrong)
             assert status in (400, 401)
             assert said["error"] in ("invalid_client", "unsupported_grant_type")
             assert secret not in json.dumps(said)
         await asyncio.to_thread(command, tmp_path, "revoke", "spark")
         give_up_s = time.monotonic() + 20
-        while (await status_of(url, "/v1/namespaces", headers=bearer(access)))[0] != 401:
+        while (await ask(url, "/v1/namespaces", headers=bearer(access))).status != 401:
             assert time.monotonic() < give_up_s
 
 
@@ -228,29 +220,29 @@ async def test_a_tenant_places_tables_in_his_own_folders_only(tmp_path: Path) ->
     async with watched(tmp_path) as (lake, url):
         root = lake.catalog.storage.root
         for ns in ("a", "b"):
-            await status_of(url, "/v1/namespaces", "POST", headers=bearer(lake_wide), json={"namespace": [ns]})
+            await ask(url, "/v1/namespaces", "POST", headers=bearer(lake_wide), json={"namespace": [ns]})
         b_table = {"name": "t", "schema": columns}
-        _, theirs = await status_of(url, "/v1/namespaces/b/tables", "POST", headers=bearer(lake_wide), json=b_table)
+        _, _, theirs = await ask(url, "/v1/namespaces/b/tables", "POST", headers=bearer(lake_wide), json=b_table)
         location = theirs["metadata-location"]
 
-        async def ask(path: str, body: dict[str, Any]) -> tuple[int, Any]:
-            return await status_of(url, path, "POST", headers=bearer(mine), json=body)
+        async def post(path: str, body: dict[str, Any]) -> int:
+            return (await ask(url, path, "POST", headers=bearer(mine), json=body)).status
 
-        assert (await ask("/v1/namespaces/a/tables", b_table))[0] == 200
+        assert await post("/v1/namespaces/a/tables", b_table) == 200
         new = b_table | {"name": "n"}
         for wrong in (f"{root}/b/n", root, f"{root}/a/../b/n", f"{root}/ab/n", 5):
-            assert (await ask("/v1/namespaces/a/tables", new | {"location": wrong}))[0] in (400, 403)
+            assert await post("/v1/namespaces/a/tables", new | {"location": wrong}) in (400, 403)
         paths = {"write.data.path": f"{root}/b/t/data"}
-        assert (await ask("/v1/namespaces/a/tables", new | {"properties": paths}))[0] == 403
+        assert await post("/v1/namespaces/a/tables", new | {"properties": paths}) == 403
         update = {"action": "set-properties", "updates": paths}
-        assert (await ask("/v1/namespaces/a/tables/t", {"updates": [update]}))[0] == 403
+        assert await post("/v1/namespaces/a/tables/t", {"updates": [update]}) == 403
         stolen = {"snapshot-id": 1, "sequence-number": 1, "timestamp-ms": 1, "manifest-list": f"{root}/b/t/x.avro"}
         add = {"action": "add-snapshot", "snapshot": stolen | {"summary": {"operation": "append"}}}
-        assert (await ask("/v1/namespaces/a/tables/t", {"updates": [add]}))[0] == 403
+        assert await post("/v1/namespaces/a/tables/t", {"updates": [add]}) == 403
         register = {"name": "stolen", "metadata-location": location}
-        assert (await ask("/v1/namespaces/a/register", register))[0] == 403
+        assert await post("/v1/namespaces/a/register", register) == 403
         copied = Path(root.removeprefix("file://")) / "a" / "copied" / "00000-x.metadata.json"
         copied.parent.mkdir(parents=True)
         copied.write_bytes(Path(location.removeprefix("file://")).read_bytes())
         register["metadata-location"] = f"file://{copied}"
-        assert (await ask("/v1/namespaces/a/register", register))[0] == 403
+        assert await post("/v1/namespaces/a/register", register) == 403

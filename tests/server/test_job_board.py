@@ -16,7 +16,7 @@ def board() -> JobBoard:
     return JobBoard(lambda: 1_000)
 
 
-def ended(report: JobReport, **figures: int) -> JobReport:
+def done(report: JobReport, **figures: int) -> JobReport:
     return msgspec.structs.replace(report, state="done", **figures)
 
 
@@ -27,7 +27,7 @@ def test_a_job_that_the_pipeline_was_told_of_fails_with_it_and_one_that_waits_go
     assert board.find(told.job_id).state == "failed"
     assert board.find(waiting.job_id).state == "queued"
     assert [order.job_id for order in board.orders] == [waiting.job_id]
-    board.note(ended(waiting))
+    board.note(done(waiting))
     board.orders.clear()
     assert not board.is_busy
 
@@ -51,8 +51,8 @@ def test_figures_add_up_and_old_jobs_are_forgotten(board: JobBoard) -> None:
     for _ in range(300):
         report = board.ask(Settings(), ["a"])
         board.orders.clear()
-        board.note(ended(report, files_before=5, files_after=1, waited_ms=7))
-        board.note(ended(report, files_before=5))  # what is over is over
+        board.note(done(report, files_before=5, files_after=1, waited_ms=7))
+        board.note(done(report, files_before=5))  # what is over is over
     assert len(board.jobs) == 200
     totals = totals_json(board)
     assert (totals["jobsDone"], totals["filesBefore"], totals["filesAfter"]) == (300, 1_500, 300)
@@ -83,7 +83,7 @@ def test_a_key_is_forgotten_by_the_next_pipeline_where_one_dies_over_it_but_not_
 
 def test_keys_that_were_forgotten_are_counted_and_a_job_can_be_called_off(board: JobBoard) -> None:
     first, second = (board.ask_forget(Settings(), "t", key, 7, source=None, is_patient=False) for key in "ab")
-    board.note(ended(first))
+    board.note(done(first))
     assert board.cancel(second.job_id).state == "cancelled"
     assert (board.forgotten_count, totals_json(board)["keysForgotten"]) == (1, 1)
     told = board.ask_forget(Settings(), "t", "c", 7, source=None, is_patient=False)

@@ -19,14 +19,14 @@ import pytest
 
 from dolake.errors import InvalidInput
 from dolake.journal.embedded import EmbeddedJournal, open_journal
-from dolake.journal.reader import JournalReader
 from dolake.server.home import Home
 from dolake.server.lake import Lake
 from dolake.server.lifecycle import refuse_open_doors
-from dolake.wire.binary import decode_raw_batch
-from tests.support.aio import run, until
+from tests.support.aio import until
 from tests.support.command import dolake
+from tests.support.http import ask
 from tests.support.journals import GatedDisk
+from tests.support.kept import sequences_of
 from tests.support.lake import running_lake, serving, settings_of
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, events
@@ -38,27 +38,25 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield process
 
 
-def kept(home: Path) -> list[int]:
-    with JournalReader(home / "journal") as reader:
-        return [change.sequence for record in reader.read() for change in decode_raw_batch(record.payload).events]
-
-
-async def send_some(url: str, count: int = 3) -> None:
+async def send_some(url: str, count: int = 3, *, source: str = "source-1") -> None:
     async with Speaker(url) as speaker:
         for number in range(1, count + 1):
-            assert (await speaker.ask(batch(number, events(number, number))))["status"] == "buffered"
+            assert (await speaker.ask(batch(number, events(number, number), source=source)))["status"] == "buffered"
 
 
 # --- who may start ---------------------------------------------------------------------------------------------------
 
 
-def test_a_second_server_on_the_same_home_is_refused_and_the_first_one_is_not_harmed(server: ServerProcess) -> None:
+async def test_a_second_server_on_the_same_home_is_refused_and_the_first_one_is_not_harmed(
+    default_server: ServerProcess,
+) -> None:
+    server = default_server
     second = dolake("serve", "--home", server.home, "--port", 0)
     assert second.returncode == 1
     assert f"another server (process {server.pid}) is using {server.home}" in second.stderr
     assert "--home" in second.stderr
     assert "Traceback" not in second.stderr
-    run(send_some(server.url))
+    await send_some(server.url, source="second-server")
     assert json.loads((server.home / "server.json").read_text())["pid"] == server.pid
 
 
@@ -102,8 +100,9 @@ def test_a_port_in_use_is_refused_with_a_way_out(tmp_path: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
-def test_a_damaged_journal_stops_the_start_with_the_place_and_the_way_out(server: ServerProcess) -> None:
-    run(send_some(server.url, 20))
+@pytest.mark.own_lake
+async def test_a_damaged_journal_stops_the_start_with_the_place_and_the_way_out(server: ServerProcess) -> None:
+    await send_some(server.url, 20)
     assert server.stop() == 0
     (segment,) = (server.home / "journal").glob("*.segment")
     data = bytearray(segment.read_bytes())
@@ -118,22 +117,20 @@ def test_a_damaged_journal_stops_the_start_with_the_place_and_the_way_out(server
     assert not (server.home / "server.json").exists()
 
 
-def test_a_server_that_was_killed_starts_again_with_everything_acknowledged(server: ServerProcess) -> None:
-    run(send_some(server.url, 5))
+@pytest.mark.own_lake
+async def test_a_server_that_was_killed_starts_again_with_everything_acknowledged(server: ServerProcess) -> None:
+    await send_some(server.url, 5)
     server.kill()
     assert (server.home / "server.json").exists(), "it had no time to clean up"
     server.start()
-
-    async def story() -> None:
-        async with Speaker(server.url) as speaker:
-            status = await speaker.connect()
-            assert (status["lastDurableSequence"], status["lastBatchNumber"]) == (5, 5)
-            assert (await speaker.ask(batch(5, events(5, 5))))["status"] == "duplicate"
-
-    run(story())
-    assert kept(server.home) == [1, 2, 3, 4, 5]
+    async with Speaker(server.url) as speaker:
+        status = await speaker.connect()
+        assert (status["lastDurableSequence"], status["lastBatchNumber"]) == (5, 5)
+        assert (await speaker.ask(batch(5, events(5, 5))))["status"] == "duplicate"
+    assert sequences_of(server.home) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.own_lake
 def test_logs_can_be_json_lines_and_the_address_is_there_as_long_as_the_server(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "home", environ={"DOLAKE_SERVER_LOG_FORMAT": "json"}) as server:
         address = json.loads((server.home / "server.json").read_text())
@@ -171,15 +168,6 @@ def recovery(monkeypatch: pytest.MonkeyPatch) -> SlowRecovery:
     return slow
 
 
-async def get(url: str, path: str, **options: Any) -> tuple[int, dict[str, str], Any]:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.request(options.pop("method", "GET"), url + path, **options) as answer,
-    ):
-        is_json = answer.content_type == "application/json"
-        return answer.status, dict(answer.headers), await (answer.json() if is_json else answer.text())
-
-
 async def test_while_the_journal_is_recovered_the_server_is_live_and_not_ready(
     tmp_path: Path, recovery: SlowRecovery
 ) -> None:
@@ -189,24 +177,24 @@ async def test_while_the_journal_is_recovered_the_server_is_live_and_not_ready(
             opening = asyncio.ensure_future(lake.open())
             await until(lambda: lake.recovery_total > 0)
             states = [lake.state]
-            status, _, health = await get(url, "/health")
+            status, _, health = await ask(url, "/health")
             assert status == 503
             assert (health["status"], health["live"], health["ready"]) == ("recovering", True, False)
             assert "1 of 4 segments" in health["reason"]
-            assert (await get(url, "/health/ready"))[0] == 503
-            assert (await get(url, "/health/live"))[0] == 200
-            status, _, body = await get(url, "/status")
+            assert (await ask(url, "/health/ready")).status == 503
+            assert (await ask(url, "/health/live")).status == 200
+            status, _, body = await ask(url, "/status")
             assert (status, body["state"]) == (200, "recovering")
             assert body["recovery"] == {"segmentsDone": 1, "segmentsTotal": 4}
-            status, _, text = await get(url, "/metrics")
+            status, _, text = await ask(url, "/metrics")
             assert status == 200
             assert 'dolake_state{state="recovering"} 1.0' in text
             assert "dolake_ready 0.0" in text
-            status, headers, body = await get(url, "/v1/write-stats")
+            status, headers, body = await ask(url, "/v1/write-stats")
             assert status == 503
             assert headers["Retry-After"] == "1"
             assert "recovered" in body["error"]["message"]
-            assert (await get(url, "/"))[2]["state"] == "recovering"
+            assert (await ask(url, "/"))[2]["state"] == "recovering"
             with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
                 async with Speaker(url):
                     pass
@@ -215,7 +203,7 @@ async def test_while_the_journal_is_recovered_the_server_is_live_and_not_ready(
             await opening
             states.append(lake.state)
             assert states == ["recovering", "idle"]
-            assert (await get(url, "/health"))[0] == 200
+            assert (await ask(url, "/health")).status == 200
             await send_some(url)
             await lake.close()
 
@@ -227,10 +215,10 @@ async def test_a_setting_changed_while_the_journal_is_recovered_counts(tmp_path:
             opening = asyncio.ensure_future(lake.open())
             await until(lambda: lake.recovery_total > 0)
             patch = {"journalSizeMaxBytes": 1_073_741_824, "enableDeduplication": False}
-            assert (await get(url, "/v1/config", method="PATCH", json=patch))[0] == 200
+            assert (await ask(url, "/v1/config", "PATCH", json=patch)).status == 200
             recovery.begin.set()
             await opening
-            assert (await get(url, "/status"))[2]["journal"]["sizeMaxBytes"] == 1_073_741_824
+            assert (await ask(url, "/status"))[2]["journal"]["sizeMaxBytes"] == 1_073_741_824
             async with Speaker(url) as speaker:
                 for _ in range(2):
                     assert (await speaker.ask(batch(1, events(1, 1))))["status"] == "buffered"
@@ -241,53 +229,45 @@ async def test_a_setting_changed_while_the_journal_is_recovered_counts(tmp_path:
 
 
 @pytest.mark.slow
-def test_batches_in_flight_are_acknowledged_or_told_to_come_again_and_nothing_acknowledged_is_lost(
+@pytest.mark.own_lake
+async def test_batches_in_flight_are_acknowledged_or_told_to_come_again_and_nothing_acknowledged_is_lost(
     server: ServerProcess,
 ) -> None:
     acked: list[int] = []
     refused: list[dict[str, Any]] = []
-    codes: list[int | None] = []
 
-    async def story() -> None:
-        async with Speaker(server.url) as speaker:
+    async def keep_sending(speaker: Speaker) -> None:
+        for sequence in itertools.count(1):
+            await speaker.say(batch(sequence, events(sequence, sequence)))
+            await asyncio.sleep(0)
 
-            async def keep_sending() -> None:
-                for sequence in itertools.count(1):
-                    await speaker.say(batch(sequence, events(sequence, sequence)))
-                    await asyncio.sleep(0)
-
-            sending = asyncio.ensure_future(keep_sending())
-            while (message := await speaker.socket.receive()).type is aiohttp.WSMsgType.TEXT:
-                answer = json.loads(message.data)
-                if answer["type"] == "nack":
-                    refused.append(answer)
-                    continue
-                acked.append(answer["sequenceNumber"])
-                if len(acked) == 50:
-                    os.kill(server.pid, signal.SIGTERM)
-            codes.append(speaker.socket.close_code)
-            sending.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                await sending
-
-    run(story())
+    async with Speaker(server.url) as speaker:
+        sending = asyncio.ensure_future(keep_sending(speaker))
+        while (message := await speaker.socket.receive()).type is aiohttp.WSMsgType.TEXT:
+            answer = json.loads(message.data)
+            if answer["type"] == "nack":
+                refused.append(answer)
+                continue
+            acked.append(answer["sequenceNumber"])
+            if len(acked) == 50:
+                os.kill(server.pid, signal.SIGTERM)
+        assert speaker.socket.close_code == 1001
+        sending.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+            await sending
     assert server.wait_exit() == 0
     assert refused, "the client was never told"
     assert {(nack["reason"], nack["shouldRetry"]) for nack in refused} == {("shutting_down", True)}
-    assert codes == [1001]
     assert acked == list(range(1, len(acked) + 1))
-    found = kept(server.home)
+    found = sequences_of(server.home)
     assert found == list(range(1, len(found) + 1))
     assert set(acked) <= set(found)
     server.start()
-
-    async def afterwards() -> None:
-        async with Speaker(server.url) as speaker:
-            assert (await speaker.connect())["lastDurableSequence"] == len(found) >= len(acked)
-
-    run(afterwards())
+    async with Speaker(server.url) as speaker:
+        assert (await speaker.connect())["lastDurableSequence"] == len(found) >= len(acked)
 
 
+@pytest.mark.own_lake
 async def test_an_idle_client_is_told_and_its_connection_closed(server: ServerProcess) -> None:
     async with Speaker(server.url) as idle, Speaker(server.url) as silent:
         await idle.connect("idle")
@@ -301,6 +281,7 @@ async def test_an_idle_client_is_told_and_its_connection_closed(server: ServerPr
 
 
 @pytest.mark.slow
+@pytest.mark.own_lake
 def test_a_client_that_never_reads_cannot_keep_the_server_from_stopping(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "home", settings="[server]\nshutdown_wait_ms = 200\n") as server:
         host, port = server.url.removeprefix("http://").split(":")
@@ -311,14 +292,6 @@ def test_a_client_that_never_reads_cannot_keep_the_server_from_stopping(tmp_path
             )
             assert b" 101 " in deaf.recv(100)
             assert server.stop() == 0
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> GatedDisk:
-    """The disk of every journal that is opened from now on."""
-    gated = GatedDisk()
-    monkeypatch.setattr("dolake.journal.embedded.Disk", lambda: gated)
-    return gated
 
 
 async def test_a_batch_on_its_way_is_acknowledged_and_a_later_one_is_not_taken(tmp_path: Path, disk: GatedDisk) -> None:
@@ -333,14 +306,14 @@ async def test_a_batch_on_its_way_is_acknowledged_and_a_later_one_is_not_taken(t
         assert (later["reason"], later["correlationId"]) == ("shutting_down", "late")
         refused = await speaker.ask({"type": "connect", "sourceDoId": "source-1"})
         assert (refused["type"], refused["reason"]) == ("nack", "shutting_down")
-        status, _, health = await get(url, "/health")
+        status, _, health = await ask(url, "/health")
         assert (status, health["ready"], health["reason"]) == (503, False, "the server is shutting down")
         disk.let_go()
         ack = await speaker.hear()
         assert (ack["type"], ack["status"], ack["sequenceNumber"]) == ("ack", "buffered", 1)
         assert (await speaker.socket.receive()).type is aiohttp.WSMsgType.CLOSE
         await closing
-    assert kept(tmp_path) == [1]
+    assert sequences_of(tmp_path) == [1]
 
 
 async def test_answers_reach_a_client_that_is_still_sending_while_the_server_stops(
@@ -362,7 +335,7 @@ async def test_answers_reach_a_client_that_is_still_sending_while_the_server_sto
         assert [answer["sequenceNumber"] for answer in answers if answer["type"] == "ack"] == [1]
         assert {answer["reason"] for answer in answers if answer["type"] == "nack"} == {"shutting_down"}
         await closing
-    assert kept(tmp_path) == [1]
+    assert sequences_of(tmp_path) == [1]
 
 
 async def test_a_client_that_leaves_when_it_is_told_is_not_waited_for(tmp_path: Path, disk: GatedDisk) -> None:
@@ -377,4 +350,4 @@ async def test_a_client_that_leaves_when_it_is_told_is_not_waited_for(tmp_path: 
         await until(lambda: lake.receiver.connection_count == 0)
         disk.let_go()
         await closing
-    assert kept(tmp_path) == [1], "it was on its way, so it was kept"
+    assert sequences_of(tmp_path) == [1], "it was on its way, so it was kept"

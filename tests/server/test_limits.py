@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -13,25 +12,16 @@ from dolake import errors
 from dolake.catalog.base import PIPELINE_HEADER
 from dolake.client import connect
 from dolake.server.app import ROUTES
-from dolake.settings import SettingsStore
 from tests.support.aio import until
 from tests.support.disk import Clock
+from tests.support.http import ask
 from tests.support.lake import running_lake, settings_of
+from tests.support.profiles import limited
 from tests.support.speaker import Speaker, batch, event
 
 
-def limited(**flags: Any) -> SettingsStore:
-    return settings_of(**{"rate_limit__whitelisted_ips": [], **flags})
-
-
-async def get(url: str, path: str, method: str = "GET", **options: Any) -> tuple[int, dict[str, str], Any]:
-    async with aiohttp.ClientSession() as session, session.request(method, url + path, **options) as answer:
-        is_json = answer.content_type == "application/json"
-        return answer.status, dict(answer.headers), await answer.json() if is_json else await answer.text()
-
-
 async def test_every_route_tells_what_is_left(tmp_path: Path) -> None:
-    settings = limited(rate_limit__http_requests_per_second=1000)
+    settings = limited(http_requests_per_second=1000)
     async with running_lake(tmp_path, settings=settings) as (_, url), aiohttp.ClientSession() as session:
         extra = [("GET", "/"), ("GET", "/ws"), ("GET", "/openapi.json"), ("GET", "/nowhere"), ("PUT", "/status")]
         catalog = [("GET", "/v1/namespaces"), ("GET", "/lakehouse/v1/config"), ("POST", "/v1/nothing")]
@@ -46,9 +36,9 @@ async def test_every_route_tells_what_is_left(tmp_path: Path) -> None:
 
 
 async def test_who_asks_too_often_gets_429_in_the_shape_of_all_errors(tmp_path: Path) -> None:
-    settings = limited(rate_limit__http_requests_per_second=3)
+    settings = limited(http_requests_per_second=3)
     async with running_lake(tmp_path, clock_ms=Clock(), settings=settings) as (_, url):
-        answers = [await get(url, "/health") for _ in range(4)]
+        answers = [await ask(url, "/health") for _ in range(4)]
         assert [answer[0] for answer in answers] == [200, 200, 200, 429]
         status, headers, body = answers[3]
         assert body["error"]["type"] == "rate_limited"
@@ -62,26 +52,26 @@ async def test_whitelisted_addresses_are_told_the_limit_and_never_refused(tmp_pa
     settings = settings_of(rate_limit__http_requests_per_second=1)
     async with running_lake(tmp_path, settings=settings) as (_, url):
         for _ in range(10):
-            status, headers, _ = await get(url, "/health/live")
+            status, headers, _ = await ask(url, "/health/live")
             assert (status, headers["X-RateLimit-Remaining"]) == (200, "1")
 
 
 async def test_the_pipeline_is_not_limited(tmp_path: Path) -> None:
-    settings = limited(rate_limit__http_requests_per_second=1)
+    settings = limited(http_requests_per_second=1)
     async with running_lake(tmp_path, clock_ms=Clock(), settings=settings) as (lake, url):
         ours = {PIPELINE_HEADER: lake.catalog.pipeline_secret}
         for _ in range(10):
-            assert (await get(url, "/v1/published", headers=ours))[0] == 200
-        guesses = [(await get(url, "/v1/published", headers={PIPELINE_HEADER: "guess"}))[0] for _ in range(10)]
+            assert (await ask(url, "/v1/published", headers=ours)).status == 200
+        guesses = [(await ask(url, "/v1/published", headers={PIPELINE_HEADER: "guess"})).status for _ in range(10)]
         assert 429 in guesses
 
 
 async def test_behind_a_trusted_proxy_each_client_has_a_budget_of_its_own(tmp_path: Path) -> None:
-    settings = limited(rate_limit__http_requests_per_second=3, server__trusted_proxies=["127.0.0.1"])
+    settings = limited(http_requests_per_second=3, server__trusted_proxies=["127.0.0.1"])
     async with running_lake(tmp_path, clock_ms=Clock(), settings=settings) as (_, url):
 
         async def asked(forwarded: str) -> int:
-            return (await get(url, "/health/live", headers={"X-Forwarded-For": forwarded}))[0]
+            return (await ask(url, "/health/live", headers={"X-Forwarded-For": forwarded})).status
 
         one = [await asked(f"198.51.100.{n}, 203.0.113.5") for n in range(10)]
         assert 429 in one, "what a client adds itself gives it no other name"
@@ -89,14 +79,14 @@ async def test_behind_a_trusted_proxy_each_client_has_a_budget_of_its_own(tmp_pa
 
 
 async def test_without_trusted_proxies_nobody_can_choose_a_name(tmp_path: Path) -> None:
-    settings = limited(rate_limit__http_requests_per_second=3)
+    settings = limited(http_requests_per_second=3)
     async with running_lake(tmp_path, clock_ms=Clock(), settings=settings) as (_, url):
         headers = [{"X-Forwarded-For": f"203.0.113.{n}"} for n in range(10)]
-        assert 429 in [(await get(url, "/health/live", headers=each))[0] for each in headers]
+        assert 429 in [(await ask(url, "/health/live", headers=each)).status for each in headers]
 
 
 async def test_sockets_behind_a_trusted_proxy_are_counted_by_their_clients(tmp_path: Path) -> None:
-    settings = limited(rate_limit__max_connections_per_ip=1, server__trusted_proxies=["127.0.0.0/8"])
+    settings = limited(max_connections_per_ip=1, server__trusted_proxies=["127.0.0.0/8"])
     async with running_lake(tmp_path, settings=settings) as (_, url):
         one, two = {"X-Forwarded-For": "203.0.113.5"}, {"X-Forwarded-For": "[2001:db8::1]:443"}
         async with Speaker(url, headers=one) as first, Speaker(url, headers=two) as second:
@@ -107,18 +97,18 @@ async def test_sockets_behind_a_trusted_proxy_are_counted_by_their_clients(tmp_p
 
 
 async def test_subscribers_count_among_the_connections_of_their_address(tmp_path: Path) -> None:
-    settings = limited(rate_limit__max_connections_per_ip=1)
+    settings = limited(max_connections_per_ip=1)
     async with running_lake(tmp_path, settings=settings) as (_, url):
-        assert (await get(url, "/v1/subscribe?tables=orders"))[0] == 409  # queries are off: it has left again
+        assert (await ask(url, "/v1/subscribe?tables=orders")).status == 409  # queries are off: it has left again
         async with aiohttp.ClientSession() as session, session.ws_connect(url + "/ws"):
-            status, _, body = await get(url, "/v1/subscribe?tables=orders")
+            status, _, body = await ask(url, "/v1/subscribe?tables=orders")
             assert (status, body["error"]["type"]) == (429, "rate_limited")
             assert "as many as it may" in body["error"]["message"]
 
 
 async def test_the_client_asks_again_when_it_was_too_fast(tmp_path: Path) -> None:
     clock = Clock()
-    settings = limited(rate_limit__http_requests_per_second=1)
+    settings = limited(http_requests_per_second=1)
     async with running_lake(tmp_path, clock_ms=clock, settings=settings) as (lake, url):
         client = connect(url)
         await client.status()
@@ -130,7 +120,7 @@ async def test_the_client_asks_again_when_it_was_too_fast(tmp_path: Path) -> Non
 
 async def test_the_client_gives_up_after_some_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dolake.client.http._TRIES_MAX", 2)
-    settings = limited(rate_limit__http_requests_per_second=1)
+    settings = limited(http_requests_per_second=1)
     async with running_lake(tmp_path, clock_ms=Clock(), settings=settings) as (lake, url):
         client = connect(url)
         await client.status()
@@ -141,15 +131,15 @@ async def test_the_client_gives_up_after_some_tries(tmp_path: Path, monkeypatch:
 
 
 async def test_status_and_metrics_show_the_limits_at_work(tmp_path: Path) -> None:
-    settings = limited(rate_limit__burst_capacity=1, rate_limit__refill_rate=1)
+    settings = limited(burst_capacity=1, refill_rate=1)
     async with running_lake(tmp_path, clock_ms=Clock(), settings=settings) as (_, url), Speaker(url) as speaker:
         for number in (1, 2):
             await speaker.ask(batch(number, [event(number)]))
-        _, _, status = await get(url, "/status")
+        _, _, status = await ask(url, "/status")
         assert status["limits"]["limitedConnections"] == 1
         assert status["limits"]["refused"] == {"messages": 1}
         assert status["limits"]["addresses"] == 1
-        _, _, text = await get(url, "/metrics")
+        _, _, text = await ask(url, "/metrics")
         assert 'dolake_limited_total{what="messages"} 1.0' in text
         assert 'dolake_nacks_total{reason="rate_limited"} 1.0' in text
 

@@ -34,14 +34,8 @@ TYPES = {"string", "boolean", "integer", "object", "array"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("openapi"), has_queries=True) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def document(server: ServerProcess) -> dict[str, Any]:
-    status, body = server.get("/openapi.json")
+def document(query_server: ServerProcess) -> dict[str, Any]:
+    status, body = query_server.get("/openapi.json")
     assert status == 200
     found: dict[str, Any] = body
     return found
@@ -74,9 +68,9 @@ def check_schema(schema: dict[str, Any], document: dict[str, Any]) -> None:
 
 
 def test_the_document_is_served_at_the_root_and_under_the_base_path(
-    server: ServerProcess, document: dict[str, Any]
+    query_server: ServerProcess, document: dict[str, Any]
 ) -> None:
-    assert server.get("/lakehouse/openapi.json") == (200, document)
+    assert query_server.get("/lakehouse/openapi.json") == (200, document)
     assert document == openapi_document("/lakehouse")
     assert [each["url"] for each in document["servers"]] == ["/", "/lakehouse"]
 
@@ -125,20 +119,20 @@ def test_every_change_says_what_its_body_holds_unless_it_takes_none(document: di
 
 
 def test_a_body_without_its_required_fields_is_refused_as_the_document_says(
-    server: ServerProcess, document: dict[str, Any]
+    query_server: ServerProcess, document: dict[str, Any]
 ) -> None:
     for method, path, operation in operations_of(document):
         schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
         if schema.get("required"):
-            status, body = server.get(re.sub(r"{[\w-]+}", "x", path), method=method.upper(), body={})
+            status, body = query_server.get(re.sub(r"{[\w-]+}", "x", path), method=method.upper(), body={})
             assert status == 400, (method, path, body)
             assert set(body["error"]) == set(
                 document["components"]["schemas"]["Error"]["properties"]["error"]["required"]
             )
 
 
-def test_an_operators_route_with_another_method_says_which_there_are(server: ServerProcess) -> None:
+def test_an_operators_route_with_another_method_says_which_there_are(query_server: ServerProcess) -> None:
     for path in ("/v1/config", "/v1/settings", "/lakehouse/v1/memory-stats"):
-        status, body = server.get(path, method="PUT")
+        status, body = query_server.get(path, method="PUT")
         assert status == 405, path
         assert "allowed: " in body["error"]["hint"]

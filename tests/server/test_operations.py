@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -13,12 +13,15 @@ import aiohttp
 import pytest
 
 import dolake
-from dolake.journal.reader import JournalReader
-from dolake.wire.binary import decode_raw_batch
+from dolake.settings import load_settings
 from tests.support.aio import run
+from tests.support.http import Answer, ask
+from tests.support.kept import sequences_of
 from tests.support.lake import running_lake
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event, events
+
+pytestmark = pytest.mark.own_lake  # its figures are those of the whole server
 
 BASES = ["", "/lakehouse"]
 
@@ -27,7 +30,7 @@ BASES = ["", "/lakehouse"]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that has received two batches, refused a third and seen a duplicate."""
 
-    async def story(url: str) -> None:
+    async def fill(url: str) -> None:
         async with Speaker(url) as speaker:
             await speaker.connect("shop")
             await speaker.ask(batch(1, events(1, 10), source="shop"))
@@ -37,31 +40,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
             await speaker.ask(batch(3, [event(12, after={"pad": "x" * 2_000_000})], source="shop"))
 
     with ServerProcess(tmp_path_factory.mktemp("operations")) as process:
-        run(story(process.url))
+        run(fill(process.url))
         yield process
 
 
-def ask(
-    server: ServerProcess,
-    path: str,
-    method: str = "GET",
-    *,
-    body: bytes | None = None,
-    headers: dict[str, str] | None = None,
-) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and body, decoded where it is JSON."""
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30)
-    try:
-        connection.request(method, path, body=body, headers=headers or {})
-        answer = connection.getresponse()
-        raw, found = answer.read(), dict(answer.getheaders())
-        is_json = found.get("Content-Type", "").startswith("application/json")
-        return answer.status, found, json.loads(raw) if is_json else raw.decode()
-    finally:
-        connection.close()
-
-
-def change(process: ServerProcess, **patch: Any) -> Any:
+def configure(process: ServerProcess, **patch: Any) -> Any:
     status, body = process.get("/v1/config", method="PATCH", body=patch)
     assert status == 200, body
     return body
@@ -115,8 +98,8 @@ def test_status_has_the_protocols_fields_and_the_operators(server: ServerProcess
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_metrics_are_in_the_format_of_prometheus(server: ServerProcess, base: str) -> None:
-    status, headers, text = ask(server, base + "/metrics")
+async def test_metrics_are_in_the_format_of_prometheus(server: ServerProcess, base: str) -> None:
+    status, headers, text = await ask(server.url, base + "/metrics")
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain")
     figures = {
@@ -134,8 +117,8 @@ def test_metrics_are_in_the_format_of_prometheus(server: ServerProcess, base: st
     assert figures["dolake_messages_received_total"] == 6
 
 
-def test_refusals_are_counted_under_the_reason_that_the_sender_was_told(server: ServerProcess) -> None:
-    text = ask(server, "/metrics")[2]
+async def test_refusals_are_counted_under_the_reason_that_the_sender_was_told(server: ServerProcess) -> None:
+    text = (await ask(server.url, "/metrics")).body
     assert 'dolake_nacks_total{reason="invalid_sequence"} 1.0' in text
     assert 'dolake_nacks_total{reason="event_too_large"} 1.0' in text
 
@@ -224,7 +207,7 @@ def test_the_front_door_is_a_signpost(server: ServerProcess, path: str) -> None:
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-def check_error(answer: tuple[int, dict[str, str], Any], code: int) -> Any:
+def check_error(answer: Answer, code: int) -> Any:
     status, headers, body = answer
     assert status == code
     assert headers["Content-Type"].startswith("application/json")
@@ -238,8 +221,8 @@ def check_error(answer: tuple[int, dict[str, str], Any], code: int) -> Any:
 @pytest.mark.parametrize(
     "path", ["/nothing", "/lakehouse/nothing", "/v1/nothing", "/lakehouses", "/%00", "/..%2fstatus"]
 )
-def test_a_path_that_does_not_exist_is_404_in_json(server: ServerProcess, path: str) -> None:
-    assert "GET /" in check_error(ask(server, path), 404)["hint"]
+async def test_a_path_that_does_not_exist_is_404_in_json(server: ServerProcess, path: str) -> None:
+    assert "GET /" in check_error(await ask(server.url, path), 404)["hint"]
 
 
 @pytest.mark.parametrize(
@@ -251,17 +234,17 @@ def test_a_path_that_does_not_exist_is_404_in_json(server: ServerProcess, path: 
         ("PUT", "/v1/config", "PATCH"),
     ],
 )
-def test_a_method_that_does_not_exist_is_405_in_json_with_those_that_do(
+async def test_a_method_that_does_not_exist_is_405_in_json_with_those_that_do(
     server: ServerProcess, method: str, path: str, allowed: str
 ) -> None:
-    answer = ask(server, path, method)
+    answer = await ask(server.url, path, method)
     check_error(answer, 405)
-    assert allowed in answer[1]["Allow"]
+    assert allowed in answer.headers["Allow"]
 
 
 @pytest.mark.parametrize("path", ["/ws", "/lakehouse/ws"])
-def test_the_socket_asked_without_an_upgrade_says_what_it_is(server: ServerProcess, path: str) -> None:
-    assert "WebSocket" in check_error(ask(server, path), 400)["message"]
+async def test_the_socket_asked_without_an_upgrade_says_what_it_is(server: ServerProcess, path: str) -> None:
+    assert "WebSocket" in check_error(await ask(server.url, path), 400)["message"]
 
 
 # --- pages of other sites --------------------------------------------------------------------------------------------
@@ -281,9 +264,9 @@ OWN = ["http://localhost", "http://localhost:3000", "http://app.localhost", "htt
 
 
 @pytest.mark.parametrize("origin", FOREIGN)
-def test_a_page_of_another_site_may_not_change_anything(server: ServerProcess, origin: str) -> None:
+async def test_a_page_of_another_site_may_not_change_anything(server: ServerProcess, origin: str) -> None:
     for method, path in (("POST", "/flush"), ("PATCH", "/v1/config")):
-        answer = ask(server, path, method, body=b'{"maxBufferSize": 1048576}', headers={"Origin": origin})
+        answer = await ask(server.url, path, method, data=b'{"maxBufferSize": 1048576}', headers={"Origin": origin})
         assert check_error(answer, 403)["type"] == "forbidden"
     assert setting(server, "lake.max_buffer_size")["origin"] == "default"
 
@@ -301,11 +284,11 @@ async def test_a_page_of_another_site_may_not_open_the_socket(server: ServerProc
 async def test_a_page_of_this_machine_may(server: ServerProcess, origin: str) -> None:
     async with Speaker(server.url, headers={"Origin": origin}) as speaker:
         assert (await speaker.connect("page"))["type"] == "status"
-    assert ask(server, "/flush", "POST", headers={"Origin": origin})[0] == 200
+    assert (await ask(server.url, "/flush", "POST", headers={"Origin": origin})).status == 200
 
 
-def test_no_page_of_another_site_can_read_an_answer(server: ServerProcess) -> None:
-    status, headers, _ = ask(server, "/status", headers={"Origin": "https://evil.example"})
+async def test_no_page_of_another_site_can_read_an_answer(server: ServerProcess) -> None:
+    status, headers, _ = await ask(server.url, "/status", headers={"Origin": "https://evil.example"})
     assert status == 200
     assert not [name for name in headers if name.lower().startswith("access-control")]
 
@@ -326,13 +309,13 @@ def test_no_page_of_another_site_can_read_an_answer(server: ServerProcess) -> No
         (b"null", "object"),
     ],
 )
-def test_a_patch_that_is_no_object_is_refused(server: ServerProcess, body: bytes, words: str) -> None:
-    error = check_error(ask(server, "/v1/config", "PATCH", body=body), 400)
+async def test_a_patch_that_is_no_object_is_refused(server: ServerProcess, body: bytes, words: str) -> None:
+    error = check_error(await ask(server.url, "/v1/config", "PATCH", data=body), 400)
     assert words in error["message"]
 
 
-def test_a_patch_that_is_far_too_long_is_refused(server: ServerProcess) -> None:
-    check_error(ask(server, "/v1/config", "PATCH", body=b" " * 3_000_000), 413)
+async def test_a_patch_that_is_far_too_long_is_refused(server: ServerProcess) -> None:
+    check_error(await ask(server.url, "/v1/config", "PATCH", data=io.BytesIO(b" " * 3_000_000)), 413)
 
 
 @pytest.mark.parametrize(
@@ -347,11 +330,11 @@ def test_a_patch_that_is_far_too_long_is_refused(server: ServerProcess) -> None:
         ({"max_buffer_size": 2_000_000, "lake": {"nothing": 1}}, ["nothing", "not a setting"]),
     ],
 )
-def test_a_patch_is_checked_as_a_whole_before_any_of_it_counts(
+async def test_a_patch_is_checked_as_a_whole_before_any_of_it_counts(
     server: ServerProcess, patch: dict[str, Any], words: list[str]
 ) -> None:
     before = server.get("/v1/settings")
-    error = check_error(ask(server, "/v1/config", "PATCH", body=json.dumps(patch).encode()), 400)
+    error = check_error(await ask(server.url, "/v1/config", "PATCH", data=json.dumps(patch).encode()), 400)
     assert error["type"] == "invalid_setting"
     for word in words:
         assert word in error["message"] + error["hint"]
@@ -359,15 +342,21 @@ def test_a_patch_is_checked_as_a_whole_before_any_of_it_counts(
     assert not (server.home / "settings-changed.json").exists()
 
 
+async def reason_for_a_large_event(url: str) -> str:
+    async with Speaker(url) as speaker:
+        assert (await speaker.connect())["maxEventSize"] == 1000
+        return str((await speaker.ask(batch(1, [event(1, after={"pad": "x" * 1000})])))["reason"])
+
+
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """For a test that changes settings, so that no other test meets them."""
+    """For a test that changes settings and restarts, so that no other test meets them."""
     with ServerProcess(tmp_path / "home") as process:
         yield process
 
 
-def test_a_change_counts_at_once_or_says_that_it_waits_and_survives_a_restart(own_server: ServerProcess) -> None:
-    said = change(own_server, maxEventSize=1000, max_payload_size=2000, server={"basePath": "/lake"})
+async def test_a_change_counts_at_once_or_says_that_it_waits_and_survives_a_restart(own_server: ServerProcess) -> None:
+    said = configure(own_server, maxEventSize=1000, max_payload_size=2000, server={"basePath": "/lake"})
     assert set(said["applied"]) == {"rate_limit.max_event_size", "rate_limit.max_payload_size"}
     assert said["needsRestart"] == ["server.base_path"]
     assert said["overruled"] == {}
@@ -378,60 +367,47 @@ def test_a_change_counts_at_once_or_says_that_it_waits_and_survives_a_restart(ow
     assert setting(own_server, "server.base_path") == waiting
     assert own_server.get("/lakehouse/health")[0] == 200
     assert own_server.get("/lake/health")[0] == 404
-
-    async def is_refused() -> str:
-        async with Speaker(own_server.url) as speaker:
-            assert (await speaker.connect())["maxEventSize"] == 1000
-            return str((await speaker.ask(batch(1, [event(1, after={"pad": "x" * 1000})])))["reason"])
-
-    assert run(is_refused()) == "event_too_large"
+    assert await reason_for_a_large_event(own_server.url) == "event_too_large"
     assert own_server.stop() == 0
     own_server.start()
-    assert run(is_refused()) == "event_too_large"
+    assert await reason_for_a_large_event(own_server.url) == "event_too_large"
     assert setting(own_server, "rate_limit.max_event_size")["origin"] == own
     assert setting(own_server, "server.base_path")["value"] == "/lake"
     assert own_server.get("/lake/health")[0] == 200
     assert own_server.get("/lakehouse/health")[0] == 404
-    taken_back = change(own_server, maxEventSize=None, maxPayloadSize=None)
+    taken_back = configure(own_server, maxEventSize=None, maxPayloadSize=None)
     assert taken_back["applied"] == ["rate_limit.max_event_size", "rate_limit.max_payload_size"]
     assert setting(own_server, "rate_limit.max_event_size")["origin"] == "default"
 
 
-def test_a_change_that_a_variable_overrules_says_so(tmp_path: Path) -> None:
+async def test_a_change_that_a_variable_overrules_says_so(tmp_path: Path) -> None:
+    (tmp_path / "dolake.toml").write_text("max_payload_size = 100000\n")
     environ = {"DOLAKE_MAX_EVENT_SIZE": "5000"}
-    with ServerProcess(tmp_path / "home", environ=environ, settings="max_payload_size = 100000\n") as server:
-        assert setting(server, "rate_limit.max_event_size")["origin"] == "environment DOLAKE_MAX_EVENT_SIZE"
-        assert setting(server, "rate_limit.max_payload_size")["origin"].startswith("file ")
-        said = change(server, maxEventSize=1000)
+    settings = load_settings(home=tmp_path, config_file=None, environ=environ, flags={})
+    async with running_lake(tmp_path, settings=settings) as (_, url):
+        origins = (await ask(url, "/v1/settings")).body
+        assert origins["rate_limit.max_event_size"]["origin"] == "environment DOLAKE_MAX_EVENT_SIZE"
+        assert origins["rate_limit.max_payload_size"]["origin"].startswith("file ")
+        said = (await ask(url, "/v1/config", "PATCH", json={"maxEventSize": 1000})).body
         assert said["applied"] == []
         assert said["overruled"] == {"rate_limit.max_event_size": "environment DOLAKE_MAX_EVENT_SIZE"}
-        assert setting(server, "rate_limit.max_event_size")["value"] == 5000
-
-
-async def change_here(url: str, **patch: Any) -> None:
-    async with aiohttp.ClientSession() as session, session.patch(f"{url}/v1/config", json=patch) as answer:
-        assert answer.status == 200
-        assert len((await answer.json())["applied"]) == len(patch)
+        assert (await ask(url, "/v1/settings")).body["rate_limit.max_event_size"]["value"] == 5000
 
 
 async def test_without_deduplication_a_batch_sent_twice_is_kept_twice(tmp_path: Path) -> None:
-    def kept() -> list[int]:
-        with JournalReader(tmp_path / "journal") as reader:
-            return [change.sequence for record in reader.read() for change in decode_raw_batch(record.payload).events]
-
     async with running_lake(tmp_path) as (_, url), Speaker(url) as speaker:
         same = batch(1, events(1, 2))
         assert (await speaker.ask(same))["status"] == "buffered"
         assert (await speaker.ask(same))["status"] == "duplicate"
-        await change_here(url, enableDeduplication=False)
+        assert (await ask(url, "/v1/config", "PATCH", json={"enableDeduplication": False})).body["applied"]
         assert (await speaker.ask(same))["status"] == "buffered"
         assert (await speaker.ask(batch(2, [event(1, after={"other": True})])))["status"] == "buffered"
-        assert kept() == [1, 2, 1, 2, 1]
-        await change_here(url, enableDeduplication=True)
+        assert sequences_of(tmp_path) == [1, 2, 1, 2, 1]
+        assert (await ask(url, "/v1/config", "PATCH", json={"enableDeduplication": True})).body["applied"]
         status = await speaker.connect()
         assert status["lastDurableSequence"] == 2, "what was written meanwhile moved nothing back"
         assert (await speaker.ask(batch(3, events(2, 3))))["status"] == "buffered"
-        assert kept() == [1, 2, 1, 2, 1, 3]
+        assert sequences_of(tmp_path) == [1, 2, 1, 2, 1, 3]
 
 
 async def test_the_deduplication_window_is_a_setting(tmp_path: Path) -> None:
@@ -439,6 +415,6 @@ async def test_the_deduplication_window_is_a_setting(tmp_path: Path) -> None:
         await speaker.ask(batch(1, events(1, 2)))
         other = batch(2, [event(1, after={"other": True})])
         assert (await speaker.ask(other))["reason"] == "invalid_sequence"
-        await change_here(url, deduplicationWindowMs=0)
+        assert (await ask(url, "/v1/config", "PATCH", json={"deduplicationWindowMs": 0})).body["applied"]
         await speaker.ask(batch(2, events(3, 3)))
         assert (await speaker.ask(other))["status"] == "duplicate", "older than the window: its sequence decides"

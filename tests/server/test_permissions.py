@@ -26,6 +26,8 @@ from tests.server import permission_rows as table
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event
 
+pytestmark = pytest.mark.own_lake  # it has tokens
+
 HEADER, *LINES = [line.split() for line in table.ROUTES.strip().splitlines()]
 COLUMNS = HEADER[1:9] + [f"lake_{each}" for each in HEADER[9:]]
 SCOPES = ("ingest", "read", "write", "admin")

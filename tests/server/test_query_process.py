@@ -24,6 +24,8 @@ from tests.support.aio import run
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, event, events
 
+pytestmark = pytest.mark.own_lake  # its query process has small limits and is killed
+
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 SETTINGS = """
 [query]
@@ -37,21 +39,14 @@ queue_max = 1
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server with ten users in its journal."""
+    """A server with ten users in its journal; the last tests kill its query process, and then itself."""
 
-    async def story(url: str) -> None:
+    async def fill(url: str) -> None:
         async with Speaker(url) as speaker:
             assert (await speaker.ask(batch(1, events(1, 10))))["status"] == "buffered"
 
     with ServerProcess(tmp_path_factory.mktemp("query"), settings=SETTINGS, has_queries=True) as process:
-        run(story(process.url))
-        yield process
-
-
-@pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """For the tests that kill its query process; the last of them ends it."""
-    with ServerProcess(tmp_path_factory.mktemp("killed"), settings=SETTINGS, has_queries=True) as process:
+        run(fill(process.url))
         yield process
 
 
@@ -229,61 +224,62 @@ async def test_a_long_answer_takes_little_memory_in_either_process(server: Serve
 
 
 @pytest.mark.slow
-async def test_a_memory_bomb_is_ended_while_changes_are_still_taken(own_server: ServerProcess) -> None:
-    child_of(own_server)
-    async with session_on(own_server) as session, Speaker(own_server.url) as speaker, asyncio.TaskGroup() as tasks:
+async def test_a_memory_bomb_is_ended_while_changes_are_still_taken(server: ServerProcess) -> None:
+    child_of(server)
+    async with session_on(server) as session, Speaker(server.url) as speaker, asyncio.TaskGroup() as tasks:
         asking = tasks.create_task(_status_of(session, "SELECT list(i) AS l FROM range(1000000000) t(i)"))
         number, slowest_s = 0, 0.0
         while not asking.done():
             number += 1
             began = time.monotonic()
-            assert (await speaker.ask(batch(number, [event(number)])))["status"] == "buffered"
+            assert (await speaker.ask(batch(number, [event(number, table="beside")], source="beside")))[
+                "status"
+            ] == "buffered"
             slowest_s = max(slowest_s, time.monotonic() - began)
         assert asking.result() == (507, "query_out_of_memory")
         assert number > 10
         assert slowest_s < 5
-    status, answer = ask(own_server, "SELECT COUNT(*) FROM users")
-    assert status == 200
-    assert answer["rows"][0]["count"] > 10
+    status, answer = ask(server, "SELECT COUNT(*) FROM beside")
+    assert (status, answer["rows"][0]["count"]) == (200, number)
 
 
 @pytest.mark.slow
-async def test_a_process_that_is_killed_comes_back(own_server: ServerProcess) -> None:
-    child = child_of(own_server)
-    starts = own_server.get("/status")[1]["query"]["starts"]
-    async with session_on(own_server) as session, asyncio.TaskGroup() as tasks:
+async def test_a_process_that_is_killed_comes_back(server: ServerProcess) -> None:
+    child = child_of(server)
+    starts = server.get("/status")[1]["query"]["starts"]
+    async with session_on(server) as session, asyncio.TaskGroup() as tasks:
         asking = tasks.create_task(_status_of(session, ENDLESS))
         await until_queries(session, 1)
         child.kill()
         assert await asking == (503, "query_unavailable")
-    assert ask(own_server, "SELECT 1 AS one")[0] == 200
-    assert child_of(own_server).pid != child.pid
-    assert own_server.get("/status")[1]["query"]["starts"] == starts + 1
-    assert own_server.get("/health")[0] == 200
+    assert ask(server, "SELECT 1 AS one")[0] == 200
+    assert child_of(server).pid != child.pid
+    assert server.get("/status")[1]["query"]["starts"] == starts + 1
+    assert server.get("/health")[0] == 200
 
 
 @pytest.mark.slow
-async def test_an_answer_that_is_cut_off_never_looks_whole(own_server: ServerProcess) -> None:
-    child = child_of(own_server)
+async def test_an_answer_that_is_cut_off_never_looks_whole(server: ServerProcess) -> None:
+    child = child_of(server)
     sql = "SELECT i, repeat('x', 100) AS text FROM range(1000000) t(i)"
-    async with session_on(own_server) as session, session.post("/v1/query", json={"sql": sql}) as answer:
+    async with session_on(server) as session, session.post("/v1/query", json={"sql": sql}) as answer:
         assert answer.status == 200
         await answer.content.readexactly(1000)
         child.kill()
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.read()
-    assert ask(own_server, "SELECT 1 AS one")[0] == 200
+    assert ask(server, "SELECT 1 AS one")[0] == 200
 
 
 @pytest.mark.slow
-def test_the_process_ends_with_its_server(own_server: ServerProcess) -> None:
-    child = child_of(own_server)
-    assert own_server.stop() == 0
+def test_the_process_ends_with_its_server(server: ServerProcess) -> None:
+    child = child_of(server)
+    assert server.stop() == 0
     assert not psutil.pid_exists(child.pid)
-    own_server.start()
-    child = child_of(own_server)
-    os.kill(own_server.pid, signal.SIGKILL)
-    own_server.kill()
+    server.start()
+    child = child_of(server)
+    os.kill(server.pid, signal.SIGKILL)
+    server.kill()
     with contextlib.suppress(psutil.NoSuchProcess):
         child.wait(10)
 
@@ -298,12 +294,11 @@ def test_neither_process_loads_what_only_the_other_needs(module: str, heavy: set
     assert found.stdout.strip() == "[]"
 
 
-def test_without_the_process_questions_are_refused(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "home", has_queries=False) as server:
-        status, answer = server.get("/v1/query", method="POST", body={"sql": "SELECT 1 AS one"})
-        assert (status, answer["error"]["hint"]) == (409, "set query.enabled and start again")
-        assert server.get("/status")[1]["query"] == {"state": "off"}
-        assert not psutil.Process(server.pid).children()
+def test_without_the_process_questions_are_refused(default_server: ServerProcess) -> None:
+    status, answer = default_server.get("/v1/query", method="POST", body={"sql": "SELECT 1 AS one"})
+    assert (status, answer["error"]["hint"]) == (409, "set query.enabled and start again")
+    assert default_server.get("/status")[1]["query"] == {"state": "off"}
+    assert not psutil.Process(default_server.pid).children()
 
 
 @pytest.mark.slow

@@ -11,14 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from pyiceberg.table import StaticTable
 
 from dolake.catalog.base import Name
 from dolake.errors import NoSuchMoment, OutcomeUnknown
 from dolake.journal.embedded import EmbeddedJournal, open_journal
-from dolake.journal.reader import JournalReader
 from dolake.receiver.endpoint import Receiver
 from dolake.receiver.progress import Progress
 from dolake.server.appending import BATCH_BYTES_MAX, BATCH_CHANGES_MAX
@@ -30,6 +28,8 @@ from dolake.tables.layout import KEY
 from dolake.wire.messages import CDCEvent, encode, validate_cdc_batch_message
 from tests.support.aio import run, until
 from tests.support.disk import Clock, FailingDisk
+from tests.support.http import ask
+from tests.support.kept import records_of
 from tests.support.lake import running_lake, settings_of
 from tests.support.speaker import Speaker, batch, event
 from tests.verify.lake import HandLake, delete, differing, insert, update
@@ -85,25 +85,21 @@ def inserts(count: int, size: int = 0) -> list[Difference]:
 
 
 @asynccontextmanager
-async def server(home: Path, found: Differences | None = None, **flags: Any) -> AsyncIterator[tuple[Lake, str]]:
+async def rolling_back(home: Path, found: Differences | None = None, **flags: Any) -> AsyncIterator[tuple[Lake, str]]:
     async with running_lake(home, settings=settings_of(**flags)) as (lake, url):
         rollbacks_of(lake).differences = found or in_tables(lake)
         yield lake, url
 
 
-async def ask(url: str, body: Any, path: str = ROLLBACK) -> tuple[int, Json]:
-    async with aiohttp.ClientSession() as session, session.post(url + path, data=json.dumps(body)) as answer:
-        return answer.status, await answer.json()
-
-
 async def roll_back(url: str, body: Any, path: str = ROLLBACK) -> Json:
-    status, answer = await ask(url, body, path)
+    status, _, answer = await ask(url, path, "POST", data=json.dumps(body))
     assert status == 200, answer
-    return answer
+    found: Json = answer
+    return found
 
 
 async def refusal(url: str, body: Any, path: str = ROLLBACK) -> tuple[int, str]:
-    status, answer = await ask(url, body, path)
+    status, _, answer = await ask(url, path, "POST", data=json.dumps(body))
     return status, answer["error"]["type"]
 
 
@@ -116,8 +112,7 @@ async def send(url: str, *events: Json, number: int = 1) -> None:
 
 def changes_in(home: Path, *, source: str = "dolake.rollback") -> list[list[CDCEvent]]:
     """The batches of a source as the journal keeps them, checked by the receiver's own rules."""
-    with JournalReader(home / "journal") as reader:
-        records = [record for record in reader.read() if record.stream.source == source]
+    records = [record for record in records_of(home) if record.stream.source == source]
     for record in records:
         assert (record.stream.shard, record.epoch) == ("", 0)
     return [validate_cdc_batch_message(record.payload).events for record in records]
@@ -153,12 +148,12 @@ def test_a_table_becomes_what_it_was_and_its_history_goes_on(published: HandLake
     first, second = snapshots_of(lake)
     wanted = rows_of(lake.tables.load(ITEMS).location, first)
 
-    async def story() -> Json:
-        async with server(lake.home) as (_, url):
+    async def back_to_the_first() -> Json:
+        async with rolling_back(lake.home) as (_, url):
             return await roll_back(url, {"snapshotId": str(first)})
 
     lake.close()
-    answer = run(story())
+    answer = run(back_to_the_first())
     assert answer == {"table": "default.items", "position": 23, "changes": {"added": 3, "removed": 2, "changed": 2}}
     lake.open()
     lake.publish_all()
@@ -171,18 +166,14 @@ def test_a_table_becomes_what_it_was_and_its_history_goes_on(published: HandLake
     lake.close()
 
 
-def test_a_rollback_can_be_rolled_back(published: HandLake) -> None:
+async def test_a_rollback_can_be_rolled_back(published: HandLake) -> None:
     lake = published
     first, second = snapshots_of(lake)
     wanted = rows_of(lake.tables.load(ITEMS).location)
-
-    async def story(snapshot_id: int) -> None:
-        async with server(lake.home) as (_, url):
-            await roll_back(url, {"snapshotId": snapshot_id})
-
     for snapshot_id in (first, second):
         lake.close()
-        run(story(snapshot_id))
+        async with rolling_back(lake.home) as (_, url):
+            await roll_back(url, {"snapshotId": snapshot_id})
         lake.open()
         lake.publish_all()
     assert rows_of(lake.tables.load(ITEMS).location) == wanted
@@ -190,7 +181,7 @@ def test_a_rollback_can_be_rolled_back(published: HandLake) -> None:
 
 
 async def test_its_changes_are_one_transaction_in_batches_of_a_bounded_size(tmp_path: Path) -> None:
-    async with server(tmp_path, just(inserts(2 * BATCH_CHANGES_MAX + 1))) as (_, url):
+    async with rolling_back(tmp_path, just(inserts(2 * BATCH_CHANGES_MAX + 1))) as (_, url):
         await send(url, event(1, table="items"))
         answer = await roll_back(url, {"asOf": 1})
         assert answer["position"] == 2 * BATCH_CHANGES_MAX + 2
@@ -208,29 +199,26 @@ async def test_its_changes_are_one_transaction_in_batches_of_a_bounded_size(tmp_
 
 
 async def test_rows_of_any_size_are_appended_in_batches_of_a_bounded_size(tmp_path: Path) -> None:
-    async with server(tmp_path, just(inserts(8, BATCH_BYTES_MAX // 3))) as (_, url):
+    async with rolling_back(tmp_path, just(inserts(8, BATCH_BYTES_MAX // 3))) as (_, url):
         await send(url, event(1, table="items"))
         await roll_back(url, {"asOf": 1})
     assert [len(each) for each in changes_in(tmp_path)] == [3, 3, 2]
 
 
 async def test_the_next_rollback_goes_on_in_the_same_stream_with_a_transaction_of_its_own(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with server(tmp_path, just(inserts(2))) as (lake, url):
+    for _ in range(2):  # also after a restart
+        async with rolling_back(tmp_path, just(inserts(2))) as (lake, url):
             await send(url, event(1, table="items"))
             for _ in range(2):
                 await roll_back(url, {"asOf": 1})
             assert lake.journal.stream_count == 2
-
-    await story()
-    await story()  # also after a restart
     batches = changes_in(tmp_path)
     assert [[each.sequence for each in batch] for batch in batches] == [[1, 2], [3, 4], [5, 6], [7, 8]]
     assert len({(batch[0].metadata or {})["transactionId"] for batch in batches}) == 4
 
 
 async def test_where_nothing_differs_nothing_is_appended(tmp_path: Path) -> None:
-    async with server(tmp_path, just([])) as (lake, url):
+    async with rolling_back(tmp_path, just([])) as (lake, url):
         await send(url, event(1, table="items"))
         answer = await roll_back(url, {"asOf": "2026-01-01T00:00:00+01:00"})
         none = {"added": 0, "removed": 0, "changed": 0}
@@ -239,12 +227,11 @@ async def test_where_nothing_differs_nothing_is_appended(tmp_path: Path) -> None
 
 
 async def test_it_counts_like_any_change_that_is_durable_and_not_yet_published(tmp_path: Path) -> None:
-    async with server(tmp_path, just(inserts(5))) as (lake, url):
+    async with rolling_back(tmp_path, just(inserts(5))) as (lake, url):
         await send(url, event(1, table="items"))
         answer = await roll_back(url, {"asOf": 1})
         assert answer["position"] == lake.progress.tail.durable == lake.journal.durable == 6
-        async with aiohttp.ClientSession(url) as session, session.get("/status") as status:
-            body = await status.json()
+        body = (await ask(url, "/status")).body
         assert body["buffer"]["eventCount"] == 6
         assert body["lag"]["items"]["changes"] == 6
         assert body["state"] == "receiving"
@@ -260,8 +247,7 @@ async def test_what_others_send_meanwhile_is_kept_and_stands_before_the_rollback
         rollbacks_of(lake).differences = differences
         await send(url, event(1, table="items", row_id="1", after={"n": 2}))
         await roll_back(url, {"asOf": 1})
-    with JournalReader(tmp_path / "journal") as reader:
-        assert [str(record.stream) for record in reader.read()] == ["source-1", "source-1", "dolake.rollback"]
+    assert [str(record.stream) for record in records_of(tmp_path)] == ["source-1", "source-1", "dolake.rollback"]
 
 
 async def test_a_table_that_is_durable_and_not_yet_published_can_go_back_to_a_time(tmp_path: Path) -> None:
@@ -271,7 +257,7 @@ async def test_a_table_that_is_durable_and_not_yet_published_can_go_back_to_a_ti
         seen.append((table, target))
         yield Difference("DELETE", "1", {"n": 2})
 
-    async with server(tmp_path, differences) as (_, url):
+    async with rolling_back(tmp_path, differences) as (_, url):
         await send(url, event(1, table="shop.items"), event(2, table="default.items"))
         for path in ("/v1/tables/shop/items/rollback", ROLLBACK):
             answer = await roll_back(url, {"asOf": "2026-01-01T00:00:00.0019Z"}, path)
@@ -346,7 +332,7 @@ def test_a_row_without_values_is_an_image_without_values_and_no_row_is_none() ->
     ],
 )
 async def test_a_body_that_names_no_moment_is_refused(tmp_path: Path, body: Any) -> None:
-    async with server(tmp_path, just(inserts(1))) as (lake, url):
+    async with rolling_back(tmp_path, just(inserts(1))) as (lake, url):
         await send(url, event(1, table="items"))
         assert await refusal(url, body) == (400, "invalid_input")
         assert lake.journal.durable == 1
@@ -356,7 +342,7 @@ async def test_only_tables_of_sources_go_back_and_only_to_snapshots_that_they_ha
     (first, _) = snapshots_of(published)
     own = {"name": "own", "schema": published.schema("default.items")}
     published.close()
-    async with server(published.home) as (lake, url):
+    async with rolling_back(published.home) as (lake, url):
         await lake.catalog.run(lake.catalog.tables.create, Name(("default",), "own"), own, is_pipeline=False)
         before = lake.journal.durable
         assert await refusal(url, {"snapshotId": 1}) == (404, "no_such_snapshot")
@@ -371,9 +357,9 @@ async def test_only_tables_of_sources_go_back_and_only_to_snapshots_that_they_ha
 
 
 async def test_where_each_source_owns_its_rows_nothing_is_rolled_back(tmp_path: Path) -> None:
-    async with server(tmp_path, just(inserts(1)), lake__key_scope="source") as (lake, url):
+    async with rolling_back(tmp_path, just(inserts(1)), lake__key_scope="source") as (lake, url):
         await send(url, event(1, table="items"))
-        status, body = await ask(url, {"asOf": 1})
+        status, _, body = await ask(url, ROLLBACK, "POST", data=json.dumps({"asOf": 1}))
         assert (status, body["error"]["type"]) == (400, "invalid_input")
         assert "source" in body["error"]["hint"]
         assert lake.journal.durable == 1
@@ -395,7 +381,7 @@ async def test_a_table_takes_one_rollback_at_a_time_and_others_are_not_affected(
             waiting.append(table)
             await go_on.wait()
 
-    async with server(tmp_path, differences) as (_, url):
+    async with rolling_back(tmp_path, differences) as (_, url):
         await send(url, event(1, table="items"), event(2, table="users"))
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(roll_back(url, {"asOf": 1}))
@@ -413,9 +399,9 @@ async def test_a_difference_that_cannot_be_told_to_its_end_leaves_nothing_behind
             yield each
         raise NoSuchMoment("that was before the first change", hint="the oldest moment is 2026-01-01T00:00:00Z")
 
-    async with server(tmp_path, differences) as (lake, url):
+    async with rolling_back(tmp_path, differences) as (lake, url):
         await send(url, event(1, table="items"))
-        status, body = await ask(url, {"asOf": 1})
+        status, _, body = await ask(url, ROLLBACK, "POST", data=json.dumps({"asOf": 1}))
         assert (status, body["error"]["type"]) == (404, "no_such_moment")
         assert body["error"]["hint"] == "the oldest moment is 2026-01-01T00:00:00Z"
         assert lake.journal.durable == 1
@@ -426,14 +412,14 @@ async def test_a_difference_that_cannot_be_told_to_its_end_leaves_nothing_behind
 async def test_what_the_journal_has_no_room_for_is_refused_before_it_begins(tmp_path: Path) -> None:
     sizes = {"size_max_bytes": 4 << 20, "segment_size_bytes": 1 << 20, "group_size_max_bytes": 1 << 20}
     small = {f"journal__{name}": value for name, value in sizes.items()}
-    async with server(tmp_path, just(inserts(5, 1 << 20)), **small) as (lake, url):
+    async with rolling_back(tmp_path, just(inserts(5, 1 << 20)), **small) as (lake, url):
         await send(url, event(1, table="items"))
         assert await refusal(url, {"asOf": 1}) == (503, "buffer_full")
         assert lake.journal.durable == 1
 
 
 async def test_while_publishing_fails_and_changes_are_refused_a_rollback_is_too(tmp_path: Path) -> None:
-    async with server(tmp_path, just(inserts(5)), lake__enable_fallback=False) as (lake, url):
+    async with rolling_back(tmp_path, just(inserts(5)), lake__enable_fallback=False) as (lake, url):
         await send(url, event(1, table="items"))
         lake.progress.breaker = "open"
         assert await refusal(url, {"asOf": 1}) == (503, "buffer_full")
@@ -507,7 +493,7 @@ async def test_moments_are_read_as_times_in_utc_and_cut_to_the_millisecond(tmp_p
         for each in inserts(0):
             yield each
 
-    async with server(tmp_path, differences) as (_, url):
+    async with rolling_back(tmp_path, differences) as (_, url):
         await send(url, event(1, table="items"))
         for sent in (7, "2026-01-01", "2026-01-01T00:00:00", "2026-01-01 01:00+01:00", "1969-12-31T23:59:59.9999Z"):
             await roll_back(url, {"asOf": sent})

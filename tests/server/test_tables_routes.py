@@ -87,7 +87,7 @@ class Asked:
 
 
 @asynccontextmanager
-async def asked(home: Path) -> AsyncIterator[Asked]:
+async def asking(home: Path) -> AsyncIterator[Asked]:
     async with running_lake(home, clock_ms=Clock()) as (lake, url), aiohttp.ClientSession() as session:
         yield Asked(lake, url, session)
 
@@ -100,7 +100,7 @@ def names_in(body: Json) -> list[str]:
 
 
 async def test_tables_are_listed_with_what_is_in_them(tmp_path: Path) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         await lake.namespace("default")
         await lake.source_table("default", "orders")
         await lake.table("default", "notes")
@@ -122,13 +122,13 @@ async def test_tables_are_listed_with_what_is_in_them(tmp_path: Path) -> None:
 
 
 async def test_an_empty_lake_has_no_tables_and_no_snapshots(tmp_path: Path) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         assert await lake.get("/v1/tables") == {"tables": [], "nextPageToken": None}
         assert await lake.get("/v1/snapshots") == {"snapshots": []}
 
 
 async def test_the_tables_of_changes_are_left_out_unless_they_are_asked_for(tmp_path: Path) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         await lake.namespace("default")
         await lake.source_table("default", "orders")
         await lake.table("default", "own__changes")  # somebody's own table may be called so
@@ -146,7 +146,7 @@ async def test_the_tables_of_changes_are_left_out_unless_they_are_asked_for(tmp_
 async def test_pages_of_any_size_show_every_table_of_every_namespace_once_and_in_order(
     tmp_path: Path, size: int
 ) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         for levels in (("a",), ("a", "b"), ("a", "b", "c"), ("a", "d"), ("ab",), ("b",), ("empty",), ("z",)):
             await lake.namespace(*levels)
         wanted = ["a.t", "a.u", "a.b.t", "a.b.c.t", "a.d.t", "ab.t", "z.r", "z.s"]
@@ -170,7 +170,7 @@ async def test_pages_of_any_size_show_every_table_of_every_namespace_once_and_in
 async def test_a_page_goes_on_where_the_last_one_ended_though_that_table_and_its_namespace_are_gone(
     tmp_path: Path,
 ) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         catalog = lake.lake.catalog
         for namespace in ("a", "b", "c"):
             await lake.namespace(namespace)
@@ -182,7 +182,7 @@ async def test_a_page_goes_on_where_the_last_one_ended_though_that_table_and_its
 
 
 async def test_a_listing_reads_the_metadata_of_its_page_alone(tmp_path: Path) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         await lake.namespace("default")
         for name in ("a", "b", "c"):
             await lake.table("default", name)
@@ -193,7 +193,7 @@ async def test_a_listing_reads_the_metadata_of_its_page_alone(tmp_path: Path) ->
 
 
 async def test_a_table_whose_metadata_is_lost_is_still_listed(tmp_path: Path) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         await lake.namespace("default")
         await lake.source_table("default", "orders")
         lake.file_of("default", "orders").unlink()
@@ -217,7 +217,7 @@ async def test_a_table_whose_metadata_is_lost_is_still_listed(tmp_path: Path) ->
     ],
 )
 async def test_a_number_that_makes_no_sense_is_refused(tmp_path: Path, path: str, query: dict[str, str]) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         assert await lake.refusal(path, **query) == (400, "invalid_input")
 
 
@@ -225,7 +225,7 @@ async def test_a_number_that_makes_no_sense_is_refused(tmp_path: Path, path: str
 
 
 async def test_the_snapshots_of_the_lake_come_newest_first_and_those_of_one_publish_by_table(tmp_path: Path) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         await lake.namespace("default")
         for name in ("orders", "users"):
             await lake.source_table("default", name)
@@ -246,7 +246,7 @@ async def test_the_snapshots_of_the_lake_come_newest_first_and_those_of_one_publ
 
 
 async def test_the_newest_snapshots_are_found_among_more_tables_than_are_looked_at_together(tmp_path: Path) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         await lake.namespace("default")
         for number in range(120):
             await lake.source_table("default", f"t{number:03}")
@@ -257,7 +257,7 @@ async def test_the_newest_snapshots_are_found_among_more_tables_than_are_looked_
 
 
 async def test_the_snapshots_of_one_table_are_those_that_the_lake_shows_of_it(tmp_path: Path) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         await lake.namespace("shop")
         await lake.namespace("shop", "eu")
         await lake.source_table("shop.eu", "orders")
@@ -277,22 +277,22 @@ def test_what_was_published_is_told_as_it_was(tmp_path: Path) -> None:
     lake.publish(update("1", {"n": 1}, {"n": 10}), delete("2", {"n": 2}))
     lake.close()
 
-    async def story() -> None:
-        async with asked(tmp_path) as server:
+    async def check() -> None:
+        async with asking(tmp_path) as server:
             found = (await server.get("/v1/tables/default/items/snapshots"))["snapshots"]
             assert [each["position"] for each in found] == [4, 2]
             schema = await server.get("/v1/tables/default/items/schema")
             assert schema["table"] == "default.items"
             assert [each["name"] for each in schema["fields"]] == ["n", "word"]
 
-    run(story())
+    run(check())
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
 
 
 async def test_the_columns_of_a_table_are_told_with_their_versions(tmp_path: Path) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         await lake.namespace("default")
         await lake.source_table("default", "orders")
         await lake.publish(1_763_000_000_000, 10, "default.orders")
@@ -311,7 +311,7 @@ async def test_the_columns_of_a_table_are_told_with_their_versions(tmp_path: Pat
 async def test_a_table_that_is_not_there_is_unknown_and_one_that_is_only_durable_says_so(
     tmp_path: Path, what: str
 ) -> None:
-    async with asked(tmp_path) as lake, Speaker(lake.url) as speaker:
+    async with asking(tmp_path) as lake, Speaker(lake.url) as speaker:
         assert await lake.refusal(f"/v1/tables/default/orders/{what}") == (404, "unknown_table")
         assert await lake.refusal(f"/v1/tables/no.such/orders/{what}") == (404, "unknown_table")
         await speaker.ask(batch(1, [event(1, table="orders")]))
@@ -323,7 +323,7 @@ async def test_a_table_that_is_not_there_is_unknown_and_one_that_is_only_durable
     "path", ["/v1/tables/%00/orders/schema", "/v1/tables/default/%ff/schema", "/v1/tables/.../t/schema"]
 )
 async def test_a_name_that_no_table_can_have_is_refused(tmp_path: Path, path: str) -> None:
-    async with asked(tmp_path) as lake:
+    async with asking(tmp_path) as lake:
         status, kind = await lake.refusal(path)
         assert (status, kind) in ((400, "invalid_input"), (404, "unknown_table"))
 

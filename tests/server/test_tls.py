@@ -10,8 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from dolake.client.sync import connect as connect_sync
 from dolake.errors import InvalidInput
 from dolake.server.tls import Certificate, certificate_of
 from dolake.settings import ServerSettings
+from tests.support.aio import until
 from tests.support.certificates import (
     CERTIFICATE_TWO,
     KEY_ONE,
@@ -34,10 +34,12 @@ from tests.support.server import ServerProcess
 CHANGE = {"table": "users", "operation": "INSERT", "rowId": "1", "after": {"id": 1}}
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    write_certificate(tmp_path)
-    with ServerProcess(tmp_path, settings=TLS_SETTINGS) as process:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The last of its tests replaces the certificate and stops it."""
+    home = tmp_path_factory.mktemp("tls")
+    write_certificate(home)
+    with ServerProcess(home, settings=TLS_SETTINGS) as process:
         yield process
 
 
@@ -51,34 +53,6 @@ def served_by(server: ServerProcess) -> str:
     ):
         found: Any = secure.getpeercert()
         return str(found["subject"][0][0][1])
-
-
-def wait_for(is_true: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < give_up_at, "it did not happen within a minute"
-        time.sleep(0.05)
-
-
-async def test_a_new_certificate_is_served_without_a_restart_and_open_connections_live_on(
-    server: ServerProcess,
-) -> None:
-    assert server.url.startswith("https://")
-    async with connect(server.url, source="shop", ca_file=server.home / "ca.pem") as lake:
-        await lake.send(CHANGE)
-        assert served_by(server) == "one"
-        write_certificate(server.home, CERTIFICATE_TWO, KEY_TWO)
-        os.kill(server.pid, signal.SIGHUP)
-        await asyncio.to_thread(wait_for, lambda: served_by(server) == "two")
-        assert (await lake.send(CHANGE)).position == 2
-        # A key that belongs to another certificate: the old pair goes on, and the log says why.
-        write_certificate(server.home, CERTIFICATE_TWO, KEY_ONE)
-        os.kill(server.pid, signal.SIGHUP)
-        await asyncio.to_thread(wait_for, lambda: "certificate not reloaded" in server.log)
-        assert served_by(server) == "two"
-        assert (await lake.send(CHANGE)).position == 3
-        assert "connection lost" not in server.log
-    assert server.stop() == 0
 
 
 def test_whom_the_client_trusts(server: ServerProcess) -> None:
@@ -119,6 +93,30 @@ def test_old_tls_and_plain_http_are_refused(server: ServerProcess) -> None:
     context.set_ciphers("ALL:@SECLEVEL=0")
     with socket.create_connection(("127.0.0.1", port), timeout=20) as plain, pytest.raises(ssl.SSLError):
         context.wrap_socket(plain, server_hostname="localhost")
+
+
+@pytest.mark.own_lake
+async def test_a_new_certificate_is_served_without_a_restart_and_open_connections_live_on(
+    server: ServerProcess,
+) -> None:
+    assert server.url.startswith("https://")
+    async with connect(server.url, source="shop", ca_file=server.home / "ca.pem") as lake:
+        first = (await lake.send(CHANGE)).position
+        assert first
+        assert served_by(server) == "one"
+        write_certificate(server.home, CERTIFICATE_TWO, KEY_TWO)
+        os.kill(server.pid, signal.SIGHUP)
+        while await asyncio.to_thread(served_by, server) != "two":
+            pass
+        assert (await lake.send(CHANGE)).position == first + 1
+        # A key that belongs to another certificate: the old pair goes on, and the log says why.
+        write_certificate(server.home, CERTIFICATE_TWO, KEY_ONE)
+        os.kill(server.pid, signal.SIGHUP)
+        await until(lambda: "certificate not reloaded" in server.log)
+        assert served_by(server) == "two"
+        assert (await lake.send(CHANGE)).position == first + 2
+        assert "connection lost" not in server.log
+    assert server.stop() == 0
 
 
 async def test_a_file_that_changes_is_noticed_without_a_signal(tmp_path: Path) -> None:

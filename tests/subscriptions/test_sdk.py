@@ -8,15 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from dolake import errors
-from dolake.cli.app import app
 from dolake.client import Subscription, connect
 from dolake.client import sync as plain
-from tests.subscriptions.conftest import wait_for_queries
-from tests.support.aio import run
 from tests.support.changes import delete, insert, sent, update
+from tests.support.command import invoke
 from tests.support.server import ServerProcess
 
 
@@ -49,34 +46,30 @@ async def test_who_asks_for_what_cannot_be_gets_the_error(server: ServerProcess)
         await anext(lake.subscribe("orders", since="r1.AAAA"))
 
 
-def test_a_loop_goes_on_over_kill_and_restart_of_the_server(tmp_path: Path) -> None:
+@pytest.mark.own_lake
+async def test_a_loop_goes_on_over_kill_and_restart_of_the_server(tmp_path: Path) -> None:
     settings = "[subscriptions]\nheartbeat_ms = 400\n"
     with ServerProcess(tmp_path / "home", settings=settings, has_queries=True) as server:
-        wait_for_queries(server)
+        seen: list[int] = []
+        has_some = asyncio.Event()
 
-        async def story() -> None:
-            seen: list[int] = []
-            has_some = asyncio.Event()
+        async def listen() -> None:
+            async for batch in connect(server.url).subscribe("orders", since="beginning"):
+                seen.extend(event.after.id for event in batch.events)
+                has_some.set()
+                if seen[-1] == 20:
+                    return
 
-            async def listen() -> None:
-                async for batch in connect(server.url).subscribe("orders", since="beginning"):
-                    seen.extend(event.after.id for event in batch.events)
-                    has_some.set()
-                    if seen[-1] == 20:
-                        return
-
-            listening = asyncio.create_task(listen())
-            for first in (1, 11):
-                async with connect(server.url, source="shop") as lake:
-                    await lake.send([insert("orders", id_) for id_ in range(first, first + 10)])
-                if first == 1:
-                    await has_some.wait()
-                    await asyncio.to_thread(server.kill)
-                    await asyncio.to_thread(server.start)
-            await listening
-            assert seen == list(range(1, 21))
-
-        run(story(), timeout_s=180)
+        listening = asyncio.create_task(listen())
+        for first in (1, 11):
+            async with connect(server.url, source="shop") as lake:
+                await lake.send([insert("orders", id_) for id_ in range(first, first + 10)])
+            if first == 1:
+                await has_some.wait()
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+        await listening
+        assert seen == list(range(1, 21))
 
 
 async def test_a_named_subscription_goes_on_where_it_was_acknowledged(server: ServerProcess, table: str) -> None:
@@ -135,23 +128,19 @@ def test_a_plain_loop_gets_the_same(server: ServerProcess, table: str) -> None:
         assert [event.after.id for event in batch.events] == [3]
 
 
-def dolake(*typed: str) -> Result:
-    return CliRunner().invoke(app, typed, env={"COLUMNS": "400"})
-
-
 def test_tail_prints_changes_and_subscriptions_are_listed_and_dropped(server: ServerProcess, table: str) -> None:
     with plain.connect(server.url) as lake:
         lake.send([insert(table, 1, note="a"), delete(table, 1, note="a"), insert(table, 2, note="b")])
     asked = ["tail", table, "--url", server.url, "--since", "beginning"]
-    lines = dolake(*asked, "--where", "note = 'a'", "--limit", "2").stdout.splitlines()
+    lines = invoke(*asked, "--where", "note = 'a'", "--limit", "2").stdout.splitlines()
     assert [line.split()[2:5] for line in lines] == [["+", table, "1"], ["-", table, "1"]]
     assert '{"id":1,"note":"a"}' in lines[0]
-    line = dolake(*asked, "--json", "--limit", "1", "-c", "id", "--name", table).stdout
+    line = invoke(*asked, "--json", "--limit", "1", "-c", "id", "--name", table).stdout
     assert '"after":{"id":1}' in line
     assert '"operation":"INSERT"' in line
-    assert table in dolake("subscriptions", "list", "--url", server.url, "--json").stdout
-    assert dolake("subscriptions", "drop", table, "--url", server.url).exit_code == 0
-    assert table not in dolake("subscriptions", "list", "--url", server.url, "--json").stdout
-    refused = dolake("tail", table, "--url", server.url, "--where", "id =")
+    assert table in invoke("subscriptions", "list", "--url", server.url, "--json").stdout
+    assert invoke("subscriptions", "drop", table, "--url", server.url).exit_code == 0
+    assert table not in invoke("subscriptions", "list", "--url", server.url, "--json").stdout
+    refused = invoke("tail", table, "--url", server.url, "--where", "id =")
     assert refused.exit_code == 1
     assert "id =" not in refused.stdout
