@@ -15,16 +15,9 @@ from dolake.identity.grants import EVERYTHING, NOBODY_YET, Grant, from_header, t
 from dolake.identity.slowing import DELAY_MAX_S, Failures
 from dolake.identity.store import TokenBook, TokenFile
 from dolake.identity.tokens import Access, credential, mint, read_access, sign
+from tests.support.clock import Clock
 
 HOUR_MS = 3_600_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def made(

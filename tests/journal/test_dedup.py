@@ -25,7 +25,8 @@ from dolake.positions import START
 from dolake.settings import JournalSettings
 from dolake.wire.binary import decode_raw_batch
 from tests.support.aio import run
-from tests.support.disk import Clock, FailingDisk
+from tests.support.clock import Clock
+from tests.support.disk import FailingDisk
 from tests.support.journals import (
     SOURCE,
     WINDOW_MS,

@@ -27,7 +27,7 @@ from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record
 from dolake.positions import START
 from tests.support.aio import until
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.journals import (
     SMALL,
     WINDOW_MS,

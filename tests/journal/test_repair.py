@@ -22,7 +22,7 @@ from dolake.journal.record import Record, StreamPoint
 from dolake.journal.repair import ASIDE, check_journal, repair_journal
 from dolake.positions import START
 from tests.support.aio import run, until
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.journals import (
     SOURCE,
     WINDOW_MS,

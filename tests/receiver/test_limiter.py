@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 from dolake.receiver import RateLimiter
 from dolake.receiver.limiter import GOOD_AFTER_MS, TOKEN_BYTES
 from dolake.settings import RateLimitConfig
+from tests.support.clock import Clock
 
 HERE = "203.0.113.5"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_763_000_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_ms
 
 
 def limiter_of(clock: Clock, **limits: Any) -> RateLimiter:

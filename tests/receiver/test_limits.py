@@ -19,7 +19,8 @@ from dolake.settings import SettingsStore
 from dolake.wire.messages import NackReason
 from tests.receiver.test_hostile import kept
 from tests.support.aio import until
-from tests.support.disk import Clock, FailingDisk
+from tests.support.clock import Clock
+from tests.support.disk import FailingDisk
 from tests.support.lake import running_lake, settings_of
 from tests.support.speaker import Speaker, batch, event, events
 

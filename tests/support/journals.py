@@ -20,7 +20,8 @@ from dolake.journal.record import Record
 from dolake.settings import JournalSettings
 from dolake.wire.binary import decode_raw_batch
 from tests.support import speaker
-from tests.support.disk import Clock, FailingDisk
+from tests.support.clock import Clock
+from tests.support.disk import FailingDisk
 
 SMALL = JournalSettings(size_max_bytes=1 << 20, segment_size_bytes=65536, group_size_max_bytes=65536)
 WINDOW_MS = 60_000
