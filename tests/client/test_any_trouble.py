@@ -58,7 +58,7 @@ class TroubledServer:
                 self.kept.append((event["sequence"], event["after"]["id"]))
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     trouble=st.floats(0, 0.6),
