@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from dolake.errors import Conflict, InvalidInput, NotFound, Unavailable
 from dolake.storage.base import Storage
 from dolake.storage.local import LocalStorage
 from dolake.storage.s3 import S3Storage
+from tests.support.blocking import wait_until
 from tools.s3_server import S3Server
 
 
@@ -172,10 +172,7 @@ def test_the_same_file_has_one_name_a_second_and_the_last_bytes_win(s3: S3Server
         store.replace(f"{location}/hint", str(number).encode())
     assert s3.requests["PUT"] - before == 1
     assert store.read(f"{location}/hint") == b"49"  # what this process wrote, it reads
-    give_up_s = time.monotonic() + 10
-    while reader.read(f"{location}/hint") != b"49":
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
+    wait_until(lambda: reader.read(f"{location}/hint") == b"49")
     assert s3.requests["PUT"] - before == 2
     store.replace(f"{location}/hint", b"50")
     store.close()
