@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,13 +12,6 @@ from tests.support.followed import Followed
 
 LATER = "INSERT INTO {} VALUES ({}, 'later')"
 T = "CREATE TABLE t (id INTEGER PRIMARY KEY, v)"
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[Followed]:
-    followed = Followed(tmp_path)
-    yield followed
-    followed.db.close()
 
 
 def do(app: Followed, *statements: str) -> None:
