@@ -21,6 +21,7 @@ os.environ["DOLAKE_PIPELINE_ENABLED"] = "false"
 os.environ["DOLAKE_QUERY_ENABLED"] = "false"
 
 _PUBLISHING_SETTINGS = """\
+exclude_tables = ["private.*"]
 [storage]
 cold_location = "cold"
 [journal]

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dolake.errors import OutcomeUnknown, SettingsError, Unavailable
@@ -273,7 +273,6 @@ def as_text(value: Any) -> str:
     return ",".join(value) if isinstance(value, list) else str(value)
 
 
-@settings(deadline=None)  # each example waits for the disk
 @given(file=ASSIGNMENTS, changed=ASSIGNMENTS, environment=ASSIGNMENTS, flags=ASSIGNMENTS)
 def test_the_highest_layer_that_speaks_always_wins(
     file: dict[str, Any], changed: dict[str, Any], environment: dict[str, Any], flags: dict[str, Any]

@@ -22,7 +22,7 @@ from dolake.journal.embedded import EmbeddedJournal
 from dolake.positions import Position
 from dolake.settings import CatalogSettings
 from dolake.storage.s3 import S3Storage
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.journals import SOURCE, batch_of, fill, keep, opened, sequences_in
 from tools.s3_server import S3Server
 

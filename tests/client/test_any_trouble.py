@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dolake.client import connect
 from tests.support.aio import run
+from tests.support.changes import insert
 from tests.support.property import examples
 from tests.support.scripted_peer import Message, PeerSocket, scripted_peer
 
@@ -58,7 +59,7 @@ class TroubledServer:
                 self.kept.append((event["sequence"], event["after"]["id"]))
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     trouble=st.floats(0, 0.6),
@@ -93,7 +94,4 @@ def test_every_change_arrives_once_and_in_order(
 
 
 def changes_of(sender: int) -> list[dict[str, Any]]:
-    return [
-        {"table": "t", "operation": "INSERT", "rowId": str(id_), "after": {"id": id_}}
-        for id_ in range(sender * 100, sender * 100 + 8)
-    ]
+    return [insert("t", id_) for id_ in range(sender * 100, sender * 100 + 8)]

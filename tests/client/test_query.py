@@ -18,23 +18,20 @@ from dolake import errors
 from dolake.client import connect, create_lake_client
 from tests.support.aio import until
 from tests.support.answering_lake import (
+    THREE,
     AnsweringLake,
     answering_lake,
     arrow_answer,
     arrow_bytes,
     json_answer,
+    numbers,
     plain_answer,
     refusal,
 )
-
-THREE = json_answer([{"count": 3}], count="BIGINT")
-
-
-def numbers(*values: int) -> pa.RecordBatch:
-    return pa.record_batch({"n": pa.array(values, pa.int64())})
+from tests.support.changes import order
 
 
-async def asked(*args: Any, **options: Any) -> dict[str, Any]:
+async def body_sent(*args: Any, **options: Any) -> dict[str, Any]:
     """The body that this query sends, without what every question has."""
 
     async with answering_lake({"POST /v1/query": THREE}) as lake:
@@ -42,10 +39,6 @@ async def asked(*args: Any, **options: Any) -> dict[str, Any]:
         (body,) = lake.bodies()
     assert body.pop("format") == "arrow"
     return dict(body)
-
-
-def row(number: int) -> dict[str, Any]:
-    return {"table": "orders", "operation": "INSERT", "rowId": str(number), "after": {"id": number}}
 
 
 # --- questions -------------------------------------------------------------------------------------------------------
@@ -86,7 +79,7 @@ async def test_one_client_serves_several_loops_until_it_is_closed() -> None:
     ],
 )
 async def test_a_moment_can_be_told_in_many_ways(as_of: Any, sent: Any) -> None:
-    assert await asked("SELECT 1", as_of=as_of) == {"sql": "SELECT 1", "asOf": sent}
+    assert await body_sent("SELECT 1", as_of=as_of) == {"sql": "SELECT 1", "asOf": sent}
 
 
 @pytest.mark.parametrize(
@@ -104,11 +97,11 @@ async def test_a_moment_can_be_told_in_many_ways(as_of: Any, sent: Any) -> None:
     ],
 )
 async def test_options_are_sent_under_the_names_of_the_server(options: dict[str, Any], sent: dict[str, Any]) -> None:
-    assert await asked("SELECT 1", **options) == {"sql": "SELECT 1"} | sent
+    assert await body_sent("SELECT 1", **options) == {"sql": "SELECT 1"} | sent
 
 
 async def test_a_timeout_is_sent_in_milliseconds() -> None:
-    assert 1400 < (await asked("SELECT 1", timeout=1.5))["timeoutMs"] <= 1500
+    assert 1400 < (await body_sent("SELECT 1", timeout=1.5))["timeoutMs"] <= 1500
 
 
 @pytest.mark.parametrize(
@@ -121,7 +114,7 @@ async def test_a_timeout_is_sent_in_milliseconds() -> None:
     ],
 )
 async def test_an_entity_type_asks_for_all_of_its_rows(entity_type: str, sql: str) -> None:
-    assert await asked(entity_type=entity_type) == {"sql": sql}
+    assert await body_sent(entity_type=entity_type) == {"sql": sql}
 
 
 async def test_parameters_keep_their_meaning_on_the_way() -> None:
@@ -130,12 +123,12 @@ async def test_parameters_keep_their_meaning_on_the_way() -> None:
         *(Decimal("1.50"), datetime(2025, 1, 14, tzinfo=UTC), date(2025, 1, 14), b"\x00\xff"),
         *(UUID(int=1), timedelta(seconds=1.5), [1, Decimal(2)], pa.scalar(1).as_py()),
     ]
-    assert (await asked("SELECT ?", given))["params"] == [
+    assert (await body_sent("SELECT ?", given))["params"] == [
         *(None, True, 3, 2**62, str(2**70), 1.5, "NaN", "-Infinity", "text"),
         *("1.50", "2025-01-14T00:00:00.000000Z", "2025-01-14", "AP8="),
         *("00000000-0000-0000-0000-000000000001", "1500000 microseconds", [1, "2"], 1),
     ]
-    assert (await asked("SELECT :day", {"day": date(2025, 1, 14)}))["params"] == {"day": "2025-01-14"}
+    assert (await body_sent("SELECT :day", {"day": date(2025, 1, 14)}))["params"] == {"day": "2025-01-14"}
 
 
 @pytest.mark.parametrize(
@@ -401,7 +394,7 @@ async def test_a_query_can_be_cancelled_by_its_id() -> None:
 async def test_a_question_includes_what_this_client_has_sent() -> None:
     async with answering_lake({"POST /v1/query": THREE}) as lake, connect(lake.url) as client:
         await client.query("SELECT 1")
-        await client.send([row(1), row(2)])
+        await client.send([order(1), order(2)])
         await client.query("SELECT 1")
         await client.query("SELECT 1", min_position=1)
         await client.query("SELECT 1", min_position=9)
@@ -413,8 +406,8 @@ async def test_a_question_includes_what_this_client_has_sent() -> None:
 async def test_a_question_waits_for_what_is_not_acknowledged_yet() -> None:
     async with answering_lake({"POST /v1/query": THREE}) as lake, connect(lake.url) as client:
         lake.acknowledges.clear()
-        await client.put(row(1))
-        sending = asyncio.ensure_future(client.send(row(2)))
+        await client.put(order(1))
+        sending = asyncio.ensure_future(client.send(order(2)))
         await asyncio.sleep(0.02)
         asking = asyncio.ensure_future(client.query("SELECT 1"))
         await asyncio.sleep(0.05)
@@ -431,11 +424,11 @@ async def test_what_is_put_while_a_question_waits_does_not_hold_it() -> None:
         connect(lake.url, window=1, batch_events_max=1) as client,
     ):
         lake.acknowledges.clear()
-        await client.put(row(1))
+        await client.put(order(1))
         asking = asyncio.ensure_future(client.query("SELECT 1"))
         await asyncio.sleep(0.02)
         for number in range(2, 100):
-            await client.put(row(number))
+            await client.put(order(number))
         lake.acknowledges.set()
         await asking
         assert client.pending_count > 0
@@ -445,7 +438,7 @@ async def test_a_question_does_not_wait_longer_than_its_timeout_for_acknowledgem
     async with answering_lake({"POST /v1/query": THREE}) as lake:
         async with connect(lake.url, close_wait_ms=5_000) as client:
             lake.acknowledges.clear()
-            await client.put(row(1))
+            await client.put(order(1))
             with pytest.raises(errors.QueryTimeout, match=r"not acknowledged within 0\.1 s"):
                 await client.query("SELECT 1", timeout=0.1)
             lake.acknowledges.set()
@@ -457,9 +450,9 @@ async def test_a_client_may_ask_without_waiting_for_its_own_writes() -> None:
         answering_lake({"POST /v1/query": THREE}) as lake,
         connect(lake.url, read_your_writes=False) as client,
     ):
-        await client.send(row(1))
+        await client.send(order(1))
         lake.acknowledges.clear()
-        await client.put(row(2))
+        await client.put(order(2))
         await client.query("SELECT 1")
         assert "minPosition" not in lake.bodies()[0]
         lake.acknowledges.set()

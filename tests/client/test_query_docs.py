@@ -5,35 +5,26 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dolake.client.sync import connect
-from dolake.errors import QueryUnavailable
+from tests.support.changes import insert
 from tests.support.server import ServerProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "client.md"
 BLOCKS = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-START_WAIT_S = 180
+pytestmark = pytest.mark.own_lake
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """With an order in it, once its query process has started."""
+    """With an order in it: the blocks name its table, so it is no shared server."""
     with ServerProcess(tmp_path_factory.mktemp("docs"), has_queries=True) as process:
         with connect(process.url, source="first") as lake:
-            lake.send({"table": "orders", "operation": "INSERT", "rowId": "1", "after": {"id": 1, "city": "Rome"}})
-            give_up_s = time.monotonic() + START_WAIT_S
-            while True:
-                try:
-                    lake.query("SELECT 1")
-                    break
-                except QueryUnavailable:
-                    assert time.monotonic() < give_up_s, process.log[-2000:]
-                    time.sleep(0.1)
+            lake.send(insert("orders", 1, city="Rome"))
         yield process
 
 

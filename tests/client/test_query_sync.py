@@ -6,33 +6,23 @@ import asyncio
 import inspect
 import signal
 import threading
-import time
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from aiohttp import web
 
 from dolake import client, errors
 from dolake.client.sync import connect
 from tests.support.answering_lake import (
+    THREE,
     answering_lake_in_a_thread,
     arrow_answer,
     arrow_bytes,
-    json_answer,
+    numbers,
     plain_answer,
 )
-
-
-def numbers(*values: int) -> pa.RecordBatch:
-    return pa.record_batch({"n": pa.array(values, pa.int64())})
-
-
-THREE = json_answer([{"count": 3}], count="BIGINT")
-
-
-def client_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "dolake client"]
+from tests.support.blocking import client_threads, wait_until
+from tests.support.changes import order
 
 
 def test_every_method_of_the_async_client_is_here_with_the_same_parameters() -> None:
@@ -51,7 +41,7 @@ def test_a_question_is_asked_and_answered(is_open: bool) -> None:
         sync = connect(lake.url)
         if is_open:
             with sync:
-                sync.send({"table": "orders", "operation": "INSERT", "rowId": "1", "after": {"id": 1}})
+                sync.send(order(1))
                 assert sync.query("SELECT COUNT(*) FROM orders").rows[0].count == 3
                 assert lake.bodies()[0]["minPosition"] == 1
             with pytest.raises(errors.InvalidInput, match="not open"):
@@ -101,10 +91,7 @@ def test_ctrl_c_ends_the_question_on_the_server_too() -> None:
         with answering_lake_in_a_thread({"POST /v1/query": interrupt}) as lake:
             with pytest.raises(KeyboardInterrupt):
                 connect(lake.url).query("SELECT 1")
-            give_up_s = time.monotonic() + 10
-            while not lake.left and time.monotonic() < give_up_s:
-                time.sleep(0.01)
-            assert lake.left == ["/v1/query"]
+            wait_until(lambda: lake.left == ["/v1/query"])
         assert not client_threads()
     finally:
         signal.signal(signal.SIGINT, before)

@@ -77,7 +77,7 @@ def encoded(sql: str) -> tuple[bytes, bytes]:
     return b"".join(json_pieces(*answered())), b"".join(arrow_pieces(*answered(), table.schema))
 
 
-async def asked(
+async def read_both_ways(
     json_body: bytes, arrow_body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[QueryResult, QueryResult]:
     """What the client makes of both, over a real connection, with pyarrow and without."""
@@ -97,7 +97,7 @@ async def asked(
 async def test_a_value_is_the_same_from_json_and_from_arrow(
     sql: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for result in await asked(*encoded(f"SELECT {sql} AS v, NULL AS nothing"), monkeypatch):
+    for result in await read_both_ways(*encoded(f"SELECT {sql} AS v, NULL AS nothing"), monkeypatch):
         (found, nothing) = result.rows[0]
         assert (found, type(found), nothing) == (value, type(value), None)
         if isinstance(found, datetime) and found.tzinfo:
@@ -106,7 +106,7 @@ async def test_a_value_is_the_same_from_json_and_from_arrow(
 
 async def test_both_answers_have_the_same_columns_rows_and_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     sql = "SELECT i AS id, i * 1.5 AS total, 'a' AS a, 'b' AS a FROM range(2500) AS t(i)"
-    by_json, by_arrow = await asked(*encoded(sql), monkeypatch)
+    by_json, by_arrow = await read_both_ways(*encoded(sql), monkeypatch)
     assert by_json.rows == by_arrow.rows[: len(by_json)]
     assert len(by_json) == len(by_arrow) == 1000
     assert by_json.truncated
@@ -176,7 +176,9 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are() -> None:
 
 
 async def results(monkeypatch: pytest.MonkeyPatch) -> Sequence[QueryResult]:
-    return await asked(*encoded("SELECT i AS n, i::DECIMAL(5, 1) AS d FROM range(3) AS t(i) ORDER BY i"), monkeypatch)
+    return await read_both_ways(
+        *encoded("SELECT i AS n, i::DECIMAL(5, 1) AS d FROM range(3) AS t(i) ORDER BY i"), monkeypatch
+    )
 
 
 async def test_an_answer_is_a_list_of_rows_with_shortcuts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +208,7 @@ async def test_an_answer_becomes_a_polars_frame_with_or_without_arrow(monkeypatc
 
 
 async def test_lengths_of_time_become_durations_in_polars(monkeypatch: pytest.MonkeyPatch) -> None:
-    for result in await asked(*encoded("SELECT INTERVAL '36 hours' AS i"), monkeypatch):
+    for result in await read_both_ways(*encoded("SELECT INTERVAL '36 hours' AS i"), monkeypatch):
         assert result.to_polars()["i"].to_list() == [timedelta(hours=36)]
 
 

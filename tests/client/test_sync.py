@@ -2,59 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import signal
 import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from dolake import client, errors
 from dolake.client.sync import connect, create_lake_client
-from tests.support.scripted_peer import PeerSocket, Script, ScriptedPeer, scripted_peer
-
-
-@contextmanager
-def peer_in_a_thread(*scripts: Script, http: dict[str, tuple[int, Any]] | None = None) -> Iterator[ScriptedPeer]:
-    """The scripted peer on a loop of its own, because this test blocks."""
-    ready, leave = threading.Event(), asyncio.Event()
-    found: list[tuple[ScriptedPeer, asyncio.AbstractEventLoop]] = []
-
-    async def serve() -> None:
-        async with scripted_peer(*scripts, http=http) as peer:
-            found.append((peer, asyncio.get_running_loop()))
-            ready.set()
-            await leave.wait()
-
-    with ThreadPoolExecutor(1) as threads:
-        serving = threads.submit(lambda: asyncio.run(serve(), debug=True))
-        assert ready.wait(10)
-        peer, loop = found[0]
-        try:
-            yield peer
-        finally:
-            loop.call_soon_threadsafe(leave.set)
-            serving.result(10)
-
-
-def row(number: int) -> dict[str, Any]:
-    return {"table": "orders", "operation": "INSERT", "rowId": str(number), "after": {"id": number}}
-
-
-async def keep_all(peer: PeerSocket) -> None:
-    await peer.welcome()
-    while True:
-        batch = await peer.batch()
-        await peer.ack(batch, position=batch["lastEventSequence"])
-
-
-def client_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "dolake client"]
+from tests.support.blocking import client_threads, in_a_thread
+from tests.support.changes import order, orders
+from tests.support.scripted_peer import PeerSocket, scripted_peer
 
 
 def test_every_method_of_the_async_client_is_here_without_async() -> None:
@@ -69,10 +31,10 @@ def test_every_method_of_the_async_client_is_here_without_async() -> None:
         await peer.ack(batch, status="persisted", persistedPath="p")
 
     heard = threading.Event()
-    with peer_in_a_thread(script, http=answers) as peer, connect(peer.url, source="shop") as lake:
+    with in_a_thread(scripted_peer(script, http=answers)) as peer, connect(peer.url, source="shop") as lake:
         lake.on_persisted(lambda *_: heard.set())
-        assert lake.send(row(1)).position == 1
-        lake.put(row(2))
+        assert lake.send(order(1)).position == 1
+        lake.put(order(2))
         lake.drain()
         lake.flush()
         assert heard.wait(10)
@@ -99,36 +61,36 @@ def test_a_cursor_is_read_in_the_thread_it_belongs_to() -> None:
     with sqlite3.connect(":memory:") as database:
         database.execute("CREATE TABLE orders (id)")
         database.executemany("INSERT INTO orders VALUES (?)", [(number,) for number in range(1200)])
-        with peer_in_a_thread(keep_all) as peer, connect(peer.url) as lake:
-            receipt = lake.send(row(number) for (number,) in database.execute("SELECT id FROM orders"))
+        with in_a_thread(scripted_peer(PeerSocket.keep_all)) as peer, connect(peer.url) as lake:
+            receipt = lake.send(order(number) for (number,) in database.execute("SELECT id FROM orders"))
         assert (receipt.change_count, receipt.sequence_last) == (1200, 1200)
     database.close()
 
 
 def test_many_threads_share_one_client() -> None:
     with (
-        peer_in_a_thread(keep_all) as peer,
+        in_a_thread(scripted_peer(PeerSocket.keep_all)) as peer,
         connect(peer.url) as lake,
         ThreadPoolExecutor(8) as threads,
     ):
-        receipts = list(threads.map(lambda first: lake.send([row(first), row(first + 1)]), range(100)))
+        receipts = list(threads.map(lambda first: lake.send([order(first), order(first + 1)]), range(100)))
     spans = sorted((receipt.sequence_first, receipt.sequence_last) for receipt in receipts)
     assert spans == [(first, first + 1) for first in range(1, 200, 2)]
 
 
 def test_a_bad_change_raises_in_the_caller_and_the_client_lives_on() -> None:
-    with peer_in_a_thread(keep_all) as peer, connect(peer.url) as lake:
+    with in_a_thread(scripted_peer(PeerSocket.keep_all)) as peer, connect(peer.url) as lake:
         with pytest.raises(errors.MessageValidationError):
             lake.send({"table": ""})
-        assert lake.send(row(1)).change_count == 1
+        assert lake.send(order(1)).change_count == 1
 
 
 def test_an_iterable_that_fails_leaves_what_it_gave_to_drain() -> None:
     def broken() -> Iterator[dict[str, Any]]:
-        yield from (row(number) for number in range(500))
+        yield from orders(500)
         raise ZeroDivisionError
 
-    with peer_in_a_thread(keep_all) as peer, connect(peer.url) as lake:
+    with in_a_thread(scripted_peer(PeerSocket.keep_all)) as peer, connect(peer.url) as lake:
         with pytest.raises(ZeroDivisionError):
             lake.send(broken())
         lake.drain()
@@ -145,29 +107,29 @@ def test_ctrl_c_ends_a_wait_and_leaves_no_thread() -> None:
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
-        with peer_in_a_thread(script) as peer:
+        with in_a_thread(scripted_peer(script)) as peer:
             with pytest.raises(KeyboardInterrupt), connect(peer.url) as lake:
-                lake.send(row(1))
+                lake.send(order(1))
             assert not client_threads()
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 def test_a_server_that_cannot_be_reached_leaves_no_thread() -> None:
-    with peer_in_a_thread(PeerSocket.swallow) as peer:
+    with in_a_thread(scripted_peer(PeerSocket.swallow)) as peer:
         with pytest.raises(errors.ConnectionError), connect(peer.url, connect_wait_ms=50):
             pass
         assert not client_threads()
 
 
 def test_a_client_is_used_once_and_only_while_it_is_open() -> None:
-    with peer_in_a_thread(keep_all) as peer:
+    with in_a_thread(scripted_peer(PeerSocket.keep_all)) as peer:
         lake = connect(peer.url)
         with pytest.raises(errors.InvalidInput, match="not open"):
-            lake.send(row(1))
+            lake.send(order(1))
         with lake:
-            lake.send(row(1))
+            lake.send(order(1))
         with pytest.raises(errors.InvalidInput, match="not open"):
-            lake.put(row(1))
+            lake.put(order(1))
         with pytest.raises(errors.InvalidInput, match="used before"), lake:
             pass

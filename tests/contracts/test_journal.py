@@ -18,7 +18,7 @@ from dolake.journal.embedded import open_journal
 from dolake.journal.record import StreamPoint
 from dolake.positions import START
 from tests.support.aio import until
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.journals import (
     SMALL,
     SOURCE,

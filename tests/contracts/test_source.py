@@ -20,7 +20,7 @@ from dolake.changes import Change, StreamId
 from dolake.sources.base import SourceStatus, Standing
 from dolake.sources.runner import Runner, Shard
 from dolake.sources.sqlite import SqliteSource, disable_cdc, enable_cdc, resync, status
-from tests.support.aio import run
+from tests.support.followed import event_of
 from tests.support.lake import running_lake
 from tests.support.mirror import Mirror, events_in
 
@@ -96,15 +96,11 @@ class SqliteDatabase:
     def description(self) -> list[Any]:
         return self.do("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name")
 
-    def bring(self) -> Mirror:
+    async def bring(self) -> Mirror:
         """Run the source until all is told; what the lake has then."""
-
-        async def story() -> None:
-            async with running_lake(self.home) as (_, url):
-                failures = await Runner(url, is_once=True).run([self.shard()])
-                assert not failures
-
-        run(story(), timeout_s=120)
+        async with running_lake(self.home) as (_, url):
+            failures = await Runner(url, is_once=True).run([self.shard()])
+            assert not failures
         return Mirror.of(self.home)
 
     def events(self) -> list[dict[str, Any]]:
@@ -127,16 +123,6 @@ def database(tmp_path: Path) -> Iterator[SqliteDatabase]:
     database.db.close()
 
 
-def as_event(change: Change) -> dict[str, Any]:
-    return {
-        "table": change.table,
-        "operation": change.operation,
-        "rowId": change.row_id,
-        "after": change.after,
-        "metadata": change.metadata,
-    }
-
-
 def rest_of(source: SqliteSource) -> list[Change]:
     found: list[Change] = []
     while source.has_work():
@@ -155,16 +141,16 @@ def fill(database: SqliteDatabase, rows: int = 1_200) -> None:
 # --- copy and stream -------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_were_there_are_copied_and_later_changes_follow(database: SqliteDatabase) -> None:
+async def test_rows_that_were_there_are_copied_and_later_changes_follow(database: SqliteDatabase) -> None:
     fill(database)
     database.enable()
     database.do("UPDATE orders SET city = 'Oslo' WHERE id = 5")
     database.do("DELETE FROM orders WHERE id = 6")
-    assert database.bring().rows("orders") == database.rows("orders")
+    assert (await database.bring()).rows("orders") == database.rows("orders")
     database.do("INSERT INTO orders VALUES (5000, 'Bergen', 1)")
     database.do("UPDATE orders SET id = 6000 WHERE id = 7")
     count = len(database.events())
-    assert database.bring().rows("orders") == database.rows("orders")
+    assert (await database.bring()).rows("orders") == database.rows("orders")
     assert [event["operation"] for event in database.events()[count:]] == ["INSERT", "UPDATE"]
     assert database.events()[-1]["metadata"]["previousRowId"] == "7"
 
@@ -181,21 +167,21 @@ def test_changes_made_while_the_copy_goes_on_win_over_copied_rows(database: Sqli
         database.do("DELETE FROM orders WHERE id = ?", 1_199 - count)
         database.do("INSERT INTO orders VALUES (?, 'new', ?)", 2_000 + count, count)
         for change in group.changes:
-            mirror.apply(as_event(change))
+            mirror.apply(event_of(change))
         if count > 20:
             break
     for change in rest_of(source):
-        mirror.apply(as_event(change))
+        mirror.apply(event_of(change))
     source.close()
     assert mirror.rows("orders") == database.rows("orders")
 
 
-def test_an_empty_table_is_copied_too_and_takes_rows_later(database: SqliteDatabase) -> None:
+async def test_an_empty_table_is_copied_too_and_takes_rows_later(database: SqliteDatabase) -> None:
     database.do("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     database.enable()
-    database.bring()
+    await database.bring()
     database.do("INSERT INTO orders VALUES (1)")
-    assert database.bring().rows("orders") == [{"id": 1}]
+    assert (await database.bring()).rows("orders") == [{"id": 1}]
 
 
 # --- crash and resume ------------------------------------------------------------------------------------------------
@@ -226,7 +212,7 @@ def test_a_source_that_dies_anywhere_goes_on_so_that_every_change_arrives_once(d
     assert sequences == sorted(set(sequences))
     mirror = Mirror()
     for change in sent:
-        mirror.apply(as_event(change))
+        mirror.apply(event_of(change))
     assert mirror.rows("orders") == database.rows("orders")
 
 
@@ -256,98 +242,95 @@ def test_a_crash_in_the_middle_of_a_group_does_not_split_its_transaction(databas
     assert (later.changes[0].metadata or {})["transactionId"] not in ids
 
 
-def test_what_is_acknowledged_is_forgotten_and_numbers_are_never_used_again(database: SqliteDatabase) -> None:
+async def test_what_is_acknowledged_is_forgotten_and_numbers_are_never_used_again(database: SqliteDatabase) -> None:
     fill(database)
     database.enable()
-    database.bring()
+    await database.bring()
     highest = max(event["sequence"] for event in database.events())
     database.do("INSERT INTO orders VALUES (9000, 'x', 1)")
     status_before = database.status()
     assert status_before.pending == 1
     assert status_before.acknowledged_sequence == highest
-    database.bring()
+    await database.bring()
     assert database.events()[-1]["sequence"] == highest + 1
     assert database.status().pending == 0
     assert database.kept_events() <= 1
 
 
-def test_a_server_that_is_away_is_waited_for(database: SqliteDatabase) -> None:
+async def test_a_server_that_is_away_is_waited_for(database: SqliteDatabase) -> None:
     fill(database)
     database.enable()
-    database.bring()
+    await database.bring()
     database.do("UPDATE orders SET city = 'Oslo'")
 
-    async def story() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            port = taken.getsockname()[1]
-        running = asyncio.create_task(Runner(f"http://127.0.0.1:{port}", is_once=True).run([database.shard()]))
-        await asyncio.sleep(0.1)
-        async with running_lake(database.home, port=port):
-            await running
-
-    run(story(), timeout_s=120)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    running = asyncio.create_task(Runner(f"http://127.0.0.1:{port}", is_once=True).run([database.shard()]))
+    await asyncio.sleep(0.1)
+    async with running_lake(database.home, port=port):
+        await running
     assert Mirror.of(database.home).rows("orders") == database.rows("orders")
 
 
 # --- restored from a backup ------------------------------------------------------------------------------------------
 
 
-def test_a_database_restored_from_a_backup_is_noticed_and_copied_again(database: SqliteDatabase) -> None:
+async def test_a_database_restored_from_a_backup_is_noticed_and_copied_again(database: SqliteDatabase) -> None:
     fill(database, rows=50)
     database.enable()
-    database.bring()
+    await database.bring()
     backup = database.back_up()
     database.do("INSERT INTO orders VALUES (777, 'gone after the restore', 1)")
     database.do("DELETE FROM orders WHERE id = 1")
-    database.bring()
+    await database.bring()
     database.restore(backup)
     database.do("INSERT INTO orders VALUES (888, 'after', 1)")
     database.do("INSERT INTO orders VALUES (889, 'after', 1)")
     database.do("INSERT INTO orders VALUES (890, 'after', 1)")
-    assert database.bring().rows("orders") == database.rows("orders")
+    assert (await database.bring()).rows("orders") == database.rows("orders")
     assert database.events()[-1]["epoch"] == 1
     database.do("INSERT INTO orders VALUES (891, 'after', 1)")
     count = len(database.events())
-    assert database.bring().rows("orders") == database.rows("orders")
+    assert (await database.bring()).rows("orders") == database.rows("orders")
     assert len(database.events()) == count + 1
 
 
-def test_a_lake_that_lost_everything_gets_everything_again(database: SqliteDatabase, tmp_path: Path) -> None:
+async def test_a_lake_that_lost_everything_gets_everything_again(database: SqliteDatabase, tmp_path: Path) -> None:
     fill(database, rows=50)
     database.enable()
-    database.bring()
+    await database.bring()
     database.home = tmp_path / "another home"
     database.home.mkdir()
-    assert database.bring().rows("orders") == database.rows("orders")
+    assert (await database.bring()).rows("orders") == database.rows("orders")
 
 
-def test_a_database_that_is_enabled_anew_is_copied_again_in_a_new_epoch(database: SqliteDatabase) -> None:
+async def test_a_database_that_is_enabled_anew_is_copied_again_in_a_new_epoch(database: SqliteDatabase) -> None:
     fill(database, rows=50)
     database.enable()
-    database.bring()
+    await database.bring()
     database.disable()
     database.do("DELETE FROM orders WHERE id < 10")
     database.enable()
-    assert database.bring().rows("orders") == database.rows("orders")
+    assert (await database.bring()).rows("orders") == database.rows("orders")
     assert database.events()[-1]["epoch"] == 1
 
 
 # --- re-sync ---------------------------------------------------------------------------------------------------------
 
 
-def test_one_table_is_copied_again_and_rows_that_were_deleted_unseen_vanish(database: SqliteDatabase) -> None:
+async def test_one_table_is_copied_again_and_rows_that_were_deleted_unseen_vanish(database: SqliteDatabase) -> None:
     fill(database, rows=50)
     database.do("CREATE TABLE customers (id INTEGER PRIMARY KEY)")
     database.do("INSERT INTO customers VALUES (1)")
     database.enable()
-    database.bring()
+    await database.bring()
     database.lose("DELETE FROM orders WHERE id < 20")
     database.do("UPDATE orders SET city = 'Rome' WHERE id = 30")
-    assert database.bring().rows("orders") != database.rows("orders")
+    assert (await database.bring()).rows("orders") != database.rows("orders")
     count = len(database.events())
     database.resync("orders")
-    assert database.bring().rows("orders") == database.rows("orders")
+    assert (await database.bring()).rows("orders") == database.rows("orders")
     assert {event["table"] for event in database.events()[count:]} == {"orders"}
 
 
@@ -377,74 +360,74 @@ def test_one_table_is_copied_again_and_rows_that_were_deleted_unseen_vanish(data
     ],
     ids=["added", "added with a default", "renamed", "dropped", "all at once", "made anew", "rebuilt"],
 )  # fmt: skip
-def test_changed_columns_and_what_was_written_before_anybody_noticed(
+async def test_changed_columns_and_what_was_written_before_anybody_noticed(
     database: SqliteDatabase, statements: list[str]
 ) -> None:
     fill(database, rows=50)
     database.enable()
-    database.bring()
+    await database.bring()
     for statement in statements:
         database.do(statement)
-    assert database.bring().rows("orders") == database.rows("orders")
+    assert (await database.bring()).rows("orders") == database.rows("orders")
     database.do("UPDATE orders SET id = id + 10000 WHERE id > 40")
     database.do("DELETE FROM orders WHERE id = 10")
-    assert database.bring().rows("orders") == database.rows("orders")
+    assert (await database.bring()).rows("orders") == database.rows("orders")
 
 
-def test_new_dropped_and_renamed_tables_are_noticed(database: SqliteDatabase) -> None:
+async def test_new_dropped_and_renamed_tables_are_noticed(database: SqliteDatabase) -> None:
     fill(database, rows=50)
     database.enable()
-    database.bring()
+    await database.bring()
     database.do("CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT)")
     database.do("INSERT INTO customers VALUES (1, 'before anybody noticed')")
     database.do("ALTER TABLE orders RENAME TO purchases")
     database.do("DELETE FROM purchases WHERE id = 3")
-    mirror = database.bring()
+    mirror = await database.bring()
     assert mirror.rows("customers") == database.rows("customers")
     assert mirror.rows("purchases") == database.rows("purchases")
     assert "orders" not in mirror.tables
     database.do("DROP TABLE customers")
-    assert database.bring().rows("customers") == []
+    assert (await database.bring()).rows("customers") == []
 
 
 # --- transactions ----------------------------------------------------------------------------------------------------
 
 
-def test_the_changes_of_a_transaction_share_their_id_and_the_last_one_ends_it(database: SqliteDatabase) -> None:
+async def test_the_changes_of_a_transaction_share_their_id_and_the_last_one_ends_it(database: SqliteDatabase) -> None:
     fill(database, rows=0)
     database.enable()
-    database.bring()
+    await database.bring()
     with database.transaction():
         for number in range(1_500):
             database.do("INSERT INTO orders VALUES (?, 'x', 1)", number)
         database.do("UPDATE orders SET amount = 2 WHERE id = 1")
-    database.bring()
+    await database.bring()
     metadata = [event["metadata"] for event in database.events()]
     assert len({each["transactionId"] for each in metadata}) == 1
     assert [index for index, each in enumerate(metadata) if each.get("transactionEnd")] == [1_500]
 
 
-def test_what_is_rolled_back_is_never_told(database: SqliteDatabase) -> None:
+async def test_what_is_rolled_back_is_never_told(database: SqliteDatabase) -> None:
     fill(database, rows=1)
     database.enable()
-    database.bring()
+    await database.bring()
     count = len(database.events())
     database.do("BEGIN")
     database.do("INSERT INTO orders VALUES (999, 'x', 1)")
     database.do("ROLLBACK")
     database.do("INSERT INTO orders VALUES (1000, 'x', 1)")
-    database.bring()
+    await database.bring()
     assert [event["rowId"] for event in database.events()[count:]] == ["1000"]
 
 
 # --- and away --------------------------------------------------------------------------------------------------------
 
 
-def test_disabling_leaves_no_trace(database: SqliteDatabase) -> None:
+async def test_disabling_leaves_no_trace(database: SqliteDatabase) -> None:
     fill(database, rows=5)
     before = database.description()
     database.enable()
-    database.bring()
+    await database.bring()
     assert database.description() != before
     database.disable()
     assert database.description() == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,19 +13,24 @@ from dolake.errors import Conflict, InvalidInput, NotFound, Unavailable
 from dolake.storage.base import Storage
 from dolake.storage.local import LocalStorage
 from dolake.storage.s3 import S3Storage
+from tests.support.blocking import wait_until
 from tools.s3_server import S3Server
 
 
-@pytest.fixture(params=["local", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    if request.param == "local":
-        yield LocalStorage(tmp_path / "ware house")
-        return
-    server: S3Server = request.getfixturevalue("s3")
-    location = f"s3://{server.new_bucket()}/ware house"
-    store = S3Storage(location, server.settings(location))
+@pytest.fixture
+def store(s3: S3Server) -> Iterator[S3Storage]:
+    location = f"s3://{s3.new_bucket()}/ware house"
+    store = S3Storage(location, s3.settings(location))
     yield store
     store.close()
+
+
+@pytest.fixture(params=["local", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "local":
+        return LocalStorage(tmp_path / "ware house")
+    store: S3Storage = request.getfixturevalue("store")
+    return store
 
 
 def test_what_was_written_is_read_back(storage: Storage) -> None:
@@ -172,10 +176,7 @@ def test_the_same_file_has_one_name_a_second_and_the_last_bytes_win(s3: S3Server
         store.replace(f"{location}/hint", str(number).encode())
     assert s3.requests["PUT"] - before == 1
     assert store.read(f"{location}/hint") == b"49"  # what this process wrote, it reads
-    give_up_s = time.monotonic() + 10
-    while reader.read(f"{location}/hint") != b"49":
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
+    wait_until(lambda: reader.read(f"{location}/hint") == b"49")
     assert s3.requests["PUT"] - before == 2
     store.replace(f"{location}/hint", b"50")
     store.close()
@@ -183,17 +184,14 @@ def test_the_same_file_has_one_name_a_second_and_the_last_bytes_win(s3: S3Server
     reader.close()
 
 
-def test_a_small_file_costs_one_request_to_write_and_one_to_read(s3: S3Server) -> None:
-    location = f"s3://{s3.new_bucket()}/w"
-    store = S3Storage(location, s3.settings(location))
+def test_a_small_file_costs_one_request_to_write_and_one_to_read(s3: S3Server, store: S3Storage) -> None:
     before = s3.requests.total()
-    with store.open_write(f"{location}/a.parquet") as file:
+    with store.open_write(f"{store.root}/a.parquet") as file:
         pq.write_table(pa.table({"x": [1, 2]}), file)
     assert s3.requests.total() == before + 1
-    with store.open_read(f"{location}/a.parquet") as file:
+    with store.open_read(f"{store.root}/a.parquet") as file:
         assert pq.read_table(file).num_rows == 2
     assert s3.requests.total() == before + 2
-    store.close()
 
 
 def test_a_store_that_is_down_is_tried_again_and_then_said_to_be(s3: S3Server) -> None:
@@ -211,29 +209,23 @@ def test_a_store_that_is_down_is_tried_again_and_then_said_to_be(s3: S3Server) -
     store.close()
 
 
-def test_a_write_whose_answer_was_lost_has_happened_once(s3: S3Server) -> None:
-    location = f"s3://{s3.new_bucket()}/w"
-    store = S3Storage(location, s3.settings(location))
+def test_a_write_whose_answer_was_lost_has_happened_once(s3: S3Server, store: S3Storage) -> None:
     s3.lose_answers = 1
-    store.write(f"{location}/x", b"1")  # the second try finds the file of the first
+    store.write(f"{store.root}/x", b"1")  # the second try finds the file of the first
     assert s3.lose_answers == 0
     with pytest.raises(Conflict):
-        store.write(f"{location}/x", b"1")
-    store.close()
+        store.write(f"{store.root}/x", b"1")
 
 
-def test_a_store_without_conditions_is_looked_at_before_a_write(s3: S3Server) -> None:
-    location = f"s3://{s3.new_bucket()}/w"
-    store = S3Storage(location, s3.settings(location))
+def test_a_store_without_conditions_is_looked_at_before_a_write(s3: S3Server, store: S3Storage) -> None:
     s3.has_conditions = False
     try:
-        store.write(f"{location}/x", b"1")
+        store.write(f"{store.root}/x", b"1")
         with pytest.raises(Conflict):
-            store.write(f"{location}/x", b"2")
+            store.write(f"{store.root}/x", b"2")
     finally:
         s3.has_conditions = True
-    assert store.read(f"{location}/x") == b"1"
-    store.close()
+    assert store.read(f"{store.root}/x") == b"1"
 
 
 def test_a_bucket_that_is_not_there_is_named_with_what_to_do(s3: S3Server) -> None:

@@ -15,7 +15,7 @@ from dolake.identity.grants import EVERYTHING, NOBODY_YET, Grant, from_header, t
 from dolake.identity.slowing import DELAY_MAX_S, Failures
 from dolake.identity.store import TokenBook, TokenFile
 from dolake.identity.tokens import Access, credential, mint, read_access, sign
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 
 HOUR_MS = 3_600_000
 

@@ -25,7 +25,8 @@ from dolake.positions import START
 from dolake.settings import JournalSettings
 from dolake.wire.binary import decode_raw_batch
 from tests.support.aio import run
-from tests.support.disk import Clock, FailingDisk
+from tests.support.clock import Clock
+from tests.support.disk import FailingDisk
 from tests.support.journals import (
     SOURCE,
     WINDOW_MS,
@@ -131,7 +132,7 @@ def test_time_and_metadata_may_be_stamped_anew() -> None:
     dedup.check_same(replace(sent, payload=json.dumps(message).encode()), 2, 0, [record_of(sent)])
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     sequences=st.lists(st.integers(1, 60), min_size=1, max_size=20, unique=True).map(sorted), known=st.integers(0, 60)
 )
@@ -475,7 +476,7 @@ async def live(home: Path, script: Sequence[Step], seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(script=st.lists(steps, min_size=5, max_size=60), seed=st.integers(0, 2**16))
 def test_whatever_happens_every_acknowledged_change_is_there_once_and_in_order(script: list[Step], seed: int) -> None:
     with tempfile.TemporaryDirectory() as home:

@@ -10,6 +10,7 @@ import pytest
 
 from dolake.errors import NotFound
 from dolake.journal.mark import FILE_NAME, Mark, MarkFile
+from tests.support.journals import flip, mark_of
 
 ID = bytes(range(16))
 
@@ -43,12 +44,6 @@ def write(directory: Path, *positions: int) -> None:
     file.close()
 
 
-def position_in(directory: Path) -> int:
-    mark = read(directory)
-    assert mark is not None
-    return mark.position
-
-
 def test_the_last_mark_is_the_one_that_is_read(tmp_path: Path) -> None:
     for positions in ([1], [2, 3], [4, 5, 6], [7]):
         write(tmp_path, *positions)
@@ -75,19 +70,16 @@ def test_an_open_reader_sees_every_new_mark(tmp_path: Path) -> None:
 def test_a_lower_position_written_later_counts(tmp_path: Path) -> None:
     """After a repair the end may lie before the old one: the newest word counts, not the largest."""
     write(tmp_path, 100, 50)
-    assert position_in(tmp_path) == 50
+    assert mark_of(tmp_path).position == 50
 
 
 @pytest.mark.parametrize("at", range(0, 128, 3))
 def test_a_half_written_mark_leaves_the_one_before_it(tmp_path: Path, at: int) -> None:
     write(tmp_path, 10, 20)
-    path = tmp_path / FILE_NAME
-    data = bytearray(path.read_bytes())
-    data[at] ^= 0xFF
-    path.write_bytes(bytes(data))
-    assert position_in(tmp_path) in (10, 20)
+    flip(tmp_path / FILE_NAME, at)
+    assert mark_of(tmp_path).position in (10, 20)
     write(tmp_path, 30)
-    assert position_in(tmp_path) == 30
+    assert mark_of(tmp_path).position == 30
 
 
 def test_without_a_journal_there_is_no_mark_to_read(tmp_path: Path) -> None:
@@ -127,4 +119,4 @@ def test_a_reader_in_another_process_never_sees_half_a_mark_nor_one_that_falls(t
             newest = mark.position
         reader.close()
     assert writer.returncode == 0
-    assert position_in(tmp_path) == 150_000
+    assert mark_of(tmp_path).position == 150_000

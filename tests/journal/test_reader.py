@@ -27,7 +27,7 @@ from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record
 from dolake.positions import START
 from tests.support.aio import until
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.journals import (
     SMALL,
     WINDOW_MS,
@@ -35,28 +35,16 @@ from tests.support.journals import (
     batch_of,
     copy_files,
     fill,
+    flip,
     keep,
     mark_of,
     opened,
     segments_of,
     sequences_in,
+    write_journal,
 )
 
 LARGE = SMALL.__class__(size_max_bytes=1 << 30, segment_size_bytes=65536, group_size_max_bytes=65536)
-
-
-def flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 0xFF
-    path.write_bytes(bytes(data))
-
-
-async def write_journal(directory: Path, segment_count: int) -> int:
-    """A closed journal with this many segments of one change a batch; the last sequence."""
-    async with opened(directory) as journal:
-        last = await fill(journal, segment_count - 1)
-        await keep(journal, batch_of(last + 1, last + 1))
-        return last + 1
 
 
 def test_a_reader_needs_a_journal(tmp_path: Path) -> None:
@@ -107,7 +95,7 @@ async def test_a_read_ends_where_the_journal_ended_when_it_began(tmp_path: Path)
 
 
 async def test_reading_goes_on_across_segments_from_any_position(tmp_path: Path) -> None:
-    last = await write_journal(tmp_path, 4)
+    *_, last = await write_journal(tmp_path, 4)
     with JournalReader(tmp_path) as reader:
         for start in range(last + 1):
             assert sequences_in(reader.read(start)) == list(range(start + 1, last + 1))
@@ -115,7 +103,7 @@ async def test_reading_goes_on_across_segments_from_any_position(tmp_path: Path)
 
 
 async def test_a_place_seen_before_is_found_by_segment_and_byte(tmp_path: Path) -> None:
-    last = await write_journal(tmp_path, 3)
+    *_, last = await write_journal(tmp_path, 3)
     with JournalReader(tmp_path) as reader:
         for base in segment.list_bases(tmp_path):
             assert sequences_in(reader.read_at(base, segment.HEADER_SIZE, last)) == list(range(base + 1, last + 1))
@@ -125,7 +113,7 @@ async def test_a_place_seen_before_is_found_by_segment_and_byte(tmp_path: Path) 
 @pytest.mark.parametrize("which", [0, 1, -1], ids=["oldest", "middle", "newest"])
 @pytest.mark.parametrize("where", ["checkpoint", "record", "last byte"])
 async def test_damage_is_never_skipped_in_silence(tmp_path: Path, which: int, where: str) -> None:
-    last = await write_journal(tmp_path, 4)
+    *_, last = await write_journal(tmp_path, 4)
     path = segments_of(tmp_path)[which]
     size = path.stat().st_size
     with JournalReader(tmp_path) as reader:
@@ -192,10 +180,10 @@ async def test_a_follower_waits_for_what_comes_next(tmp_path: Path) -> None:
 
 
 async def test_a_follower_stops_when_it_is_told_to(tmp_path: Path) -> None:
-    await write_journal(tmp_path, 1)
+    kept = await write_journal(tmp_path)
     with JournalReader(tmp_path) as reader:
         answers = iter([False, False, False, True])
-        assert sequences_in(reader.follow(START, poll_ms=1, is_stopped=lambda: next(answers))) == [1]
+        assert sequences_in(reader.follow(START, poll_ms=1, is_stopped=lambda: next(answers))) == kept
 
 
 async def test_a_follower_follows_into_the_next_life_of_the_journal(tmp_path: Path) -> None:
@@ -211,7 +199,7 @@ async def test_a_follower_follows_into_the_next_life_of_the_journal(tmp_path: Pa
 
 async def test_a_mark_that_is_being_written_is_read_again(tmp_path: Path) -> None:
     """Else a reader between two syncs would think for a moment that the journal is empty or shorter than it was."""
-    await write_journal(tmp_path, 1)
+    await write_journal(tmp_path)
     file = MarkFile(tmp_path, writable=False)
     whole = (tmp_path / FILE_NAME).read_bytes()
     torn = b"\xff" * len(whole)

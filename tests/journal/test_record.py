@@ -53,7 +53,7 @@ def small_batch(payload: bytes = b'{"events":[]}') -> Batch:
     return Batch(StreamId("shop", "eu"), 1, 2, 3, 5, 3, ("users",), payload)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(batch=batches(), position=positions, timestamp=times, synced=positions)
 def test_a_record_decodes_to_the_batch_that_was_encoded(
     batch: Batch, position: int, timestamp: int, synced: int
@@ -71,7 +71,7 @@ def test_a_record_decodes_to_the_batch_that_was_encoded(
     assert (kept.tables, kept.payload, kept.commit_timestamp_ms) == (batch.tables, batch.payload, timestamp)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(batch=batches(), others=st.binary(max_size=20))
 def test_a_record_says_its_own_size_and_does_not_look_beyond_it(batch: Batch, others: bytes) -> None:
     data = encoded(batch)
@@ -82,7 +82,7 @@ def test_a_record_says_its_own_size_and_does_not_look_beyond_it(batch: Batch, ot
     assert record.is_intact(data + others, header)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(batch=batches(), where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), before=st.binary(max_size=9))
 def test_any_changed_byte_is_noticed(batch: Batch, where: float, flip: int, before: bytes) -> None:
     data = bytearray(encoded(batch))
@@ -105,7 +105,7 @@ def test_every_single_bit_of_a_record_is_covered() -> None:
         assert found is None or not record.is_intact(bytes(data), found), f"bit {bit}"
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(batch=batches(), missing=st.integers(1, 400))
 def test_a_record_that_is_cut_short_is_not_intact(batch: Batch, missing: int) -> None:
     data = encoded(batch)
@@ -116,7 +116,7 @@ def test_a_record_that_is_cut_short_is_not_intact(batch: Batch, missing: int) ->
     assert found is None or not record.is_intact(cut, found)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(garbage=st.binary(max_size=200))
 def test_garbage_is_no_record(garbage: bytes) -> None:
     for data in (garbage, record.MAGIC_BYTES + garbage):
@@ -138,7 +138,7 @@ def test_the_checksum_is_crc32c_over_everything_behind_it() -> None:
     assert data[HEADER_SIZE + header.body_length :].strip(b"\0") == b""
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(known=st.dictionaries(streams, points, max_size=8), tables=st.sets(names, max_size=8))
 def test_a_checkpoint_remembers_every_stream_and_table(known: dict[StreamId, StreamPoint], tables: set[str]) -> None:
     meta = record.encode_checkpoint(known, tables)

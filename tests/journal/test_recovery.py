@@ -6,9 +6,9 @@ import os
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -36,8 +36,10 @@ from tests.support.journals import (
     keep,
     mark_of,
     opened,
+    read_again,
     segments_of,
     sequences_in,
+    write_journal,
 )
 from tests.support.property import examples
 
@@ -62,10 +64,10 @@ def overwrite_some(data: bytearray, at: int, chance: random.Random) -> None:
     data[at : at + size] = chance.randbytes(size)
 
 
-@contextmanager
-def scratch() -> Iterator[Path]:
+def run_in_a_folder(story: Callable[[Path], Coroutine[Any, Any, None]]) -> None:
+    """One example of a property test: it needs a new loop, so its test is not a coroutine."""
     with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
+        run(story(Path(name)))
 
 
 async def write_image(home: Path, durable: Sequence[int], torn: Sequence[int]) -> Path:
@@ -106,14 +108,13 @@ async def check_opens(image: Path, durable_count: int, sent_count: int) -> None:
         assert journal.durable == len(kept)
         answers = await keep(journal, *[batch_of(at, at, number=at) for at in range(len(kept) + 1, sent_count + 3)])
         assert all(answer.change_count == 1 for answer in answers)
-    async with opened(image) as journal:
-        assert sequences_in(journal.read(START)) == list(range(1, sent_count + 3))
+    assert await read_again(image) == list(range(1, sent_count + 3))
 
 
 sizes = st.lists(st.integers(0, 4000), min_size=1, max_size=5)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     durable=sizes,
     torn=sizes,
@@ -136,11 +137,10 @@ def test_a_torn_write_at_any_byte_costs_only_what_was_never_acknowledged(
         path.write_bytes(bytes(data))
         await check_opens(image, len(durable), len(durable) + len(torn))
 
-    with scratch() as home:
-        run(story(home))
+    run_in_a_folder(story)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(durable=sizes, torn=sizes, seed=st.integers(0, 2**32), share=st.floats(0, 1))
 def test_blocks_of_the_last_group_that_arrive_in_any_order_cost_only_that_group(
     durable: list[int], torn: list[int], seed: int, share: float
@@ -158,11 +158,10 @@ def test_blocks_of_the_last_group_that_arrive_in_any_order_cost_only_that_group(
         path.write_bytes(bytes(data))
         await check_opens(image, len(durable), len(durable) + len(torn))
 
-    with scratch() as home:
-        run(story(home))
+    run_in_a_folder(story)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     durable=sizes,
     torn=st.one_of(st.just([]), sizes),
@@ -194,11 +193,10 @@ def test_damage_before_the_mark_stops_recovery_and_changes_nothing(
             assert spoil is not cut
             assert kept[: len(durable)] == list(range(1, len(durable) + 1))
 
-    with scratch() as home:
-        run(story(home))
+    run_in_a_folder(story)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(durable=sizes, where=st.floats(0, 1, exclude_max=True), with_mark=st.booleans())
 def test_a_flipped_byte_in_a_record_with_synced_ones_behind_it_is_damage_even_without_a_mark(
     durable: list[int], where: float, with_mark: bool
@@ -226,50 +224,36 @@ def test_a_flipped_byte_in_a_record_with_synced_ones_behind_it_is_damage_even_wi
             return
         assert kept == list(range(1, len(durable) + 2)), "only a byte that means nothing may be wrong in silence"
 
-    with scratch() as home:
-        run(story(home))
+    run_in_a_folder(story)
 
 
 # --- stories ---------------------------------------------------------------------------------------------------------
 
 
-async def reads(directory: Path) -> list[int]:
-    async with opened(directory) as journal:
-        return sequences_in(journal.read(START))
-
-
-async def build(directory: Path, segment_count: int = 1) -> list[int]:
-    """A closed journal; the sequences in it."""
-    async with opened(directory) as journal:
-        last = await fill(journal, segment_count - 1)
-        await keep(journal, *[batch_of(at, at, number=at) for at in range(last + 1, last + 4)])
-        return sequences_in(journal.read(START))
-
-
 async def test_an_empty_directory_becomes_a_journal(tmp_path: Path) -> None:
-    assert await reads(tmp_path / "new" / "journal") == []
-    assert await reads(tmp_path / "new" / "journal") == []
+    assert await read_again(tmp_path / "new" / "journal") == []
+    assert await read_again(tmp_path / "new" / "journal") == []
 
 
 async def test_a_journal_whose_first_start_was_killed_begins_again(tmp_path: Path) -> None:
     for name, size in ((FILE_NAME, 0), (FILE_NAME, 4096), ("next.tmp", 65536), ("consumers.json.tmp", 3)):
         (tmp_path / name).write_bytes(bytes(size))
-        assert await reads(tmp_path) == []
+        assert await read_again(tmp_path) == []
         for path in tmp_path.iterdir():
             path.unlink()
 
 
 async def test_leftovers_of_files_in_the_making_are_removed(tmp_path: Path) -> None:
-    kept = await build(tmp_path)
+    kept = await write_journal(tmp_path)
     (tmp_path / "next.tmp").write_bytes(b"half a segment")
-    assert await reads(tmp_path) == kept
+    assert await read_again(tmp_path) == kept
     assert not list(tmp_path.glob("*.tmp"))
 
 
 async def test_a_journal_without_its_mark_is_found_from_its_records(tmp_path: Path) -> None:
-    kept = await build(tmp_path, 3)
+    kept = await write_journal(tmp_path, 3)
     (tmp_path / FILE_NAME).unlink()
-    assert await reads(tmp_path) == kept
+    assert await read_again(tmp_path) == kept
 
 
 async def test_an_older_mark_is_no_limit_for_what_is_kept(tmp_path: Path) -> None:
@@ -278,67 +262,66 @@ async def test_an_older_mark_is_no_limit_for_what_is_kept(tmp_path: Path) -> Non
         old = (tmp_path / FILE_NAME).read_bytes()
         last = await fill(journal, 2, first=2)
     (tmp_path / FILE_NAME).write_bytes(old)
-    async with opened(tmp_path) as journal:
-        assert sequences_in(journal.read(START)) == list(range(1, last + 1))
+    assert await read_again(tmp_path) == list(range(1, last + 1))
 
 
 async def test_a_mark_of_another_journal_says_nothing(tmp_path: Path) -> None:
-    await build(tmp_path / "long", 2)
-    kept = await build(tmp_path / "short")
+    await write_journal(tmp_path / "long", 2)
+    kept = await write_journal(tmp_path / "short")
     (tmp_path / "short" / FILE_NAME).write_bytes((tmp_path / "long" / FILE_NAME).read_bytes())
-    assert await reads(tmp_path / "short") == kept
+    assert await read_again(tmp_path / "short") == kept
 
 
 async def test_a_segment_of_another_journal_is_damage(tmp_path: Path) -> None:
-    await build(tmp_path / "a", 2)
-    await build(tmp_path / "b", 2)
+    await write_journal(tmp_path / "a", 2)
+    await write_journal(tmp_path / "b", 2)
     first = segments_of(tmp_path / "a")[0]
     first.write_bytes((tmp_path / "b" / first.name).read_bytes())
     with pytest.raises(Damaged, match="belongs to another journal"):
-        await reads(tmp_path / "a")
+        await read_again(tmp_path / "a")
 
 
 @pytest.mark.parametrize("which", [1, -1], ids=["middle", "newest"])
 async def test_a_missing_segment_is_damage(tmp_path: Path, which: int) -> None:
-    await build(tmp_path, 4)
+    await write_journal(tmp_path, 4)
     segments_of(tmp_path)[which].unlink()
     with pytest.raises(Damaged, match=r"segment at byte \d+"):
-        await reads(tmp_path)
+        await read_again(tmp_path)
 
 
 async def test_the_only_segment_missing_is_damage_and_no_new_journal(tmp_path: Path) -> None:
-    await build(tmp_path)
+    await write_journal(tmp_path)
     segments_of(tmp_path)[0].unlink()
     with pytest.raises(Damaged, match="missing"):
-        await reads(tmp_path)
+        await read_again(tmp_path)
     assert not segments_of(tmp_path)
 
 
 @pytest.mark.parametrize("missing", [1, 8, 100])
 async def test_a_sealed_segment_that_is_cut_short_is_damage(tmp_path: Path, missing: int) -> None:
-    await build(tmp_path, 3)
+    await write_journal(tmp_path, 3)
     path = segments_of(tmp_path)[1]
     os.truncate(path, path.stat().st_size - missing)
     with pytest.raises(Damaged, match=rf"{path.name} at byte \d+: .*the next file begins at"):
-        await reads(tmp_path)
+        await read_again(tmp_path)
 
 
 async def test_reserved_space_behind_a_sealed_segment_is_no_damage(tmp_path: Path) -> None:
     """Cutting it off is not synced, so a power failure may bring it back."""
-    kept = await build(tmp_path, 3)
+    kept = await write_journal(tmp_path, 3)
     for path in segments_of(tmp_path):
         path.write_bytes(path.read_bytes().ljust(65536, b"\0"))
-    assert await reads(tmp_path) == kept
+    assert await read_again(tmp_path) == kept
 
 
 async def test_another_format_version_is_refused(tmp_path: Path) -> None:
-    await build(tmp_path)
+    await write_journal(tmp_path)
     path = segments_of(tmp_path)[0]
     data = bytearray(path.read_bytes())
     data[8] = 9
     path.write_bytes(bytes(data))
     with pytest.raises(Damaged, match="format 9"):
-        await reads(tmp_path)
+        await read_again(tmp_path)
 
 
 async def test_streams_tables_and_the_clock_are_found_again(tmp_path: Path) -> None:
@@ -360,7 +343,7 @@ async def test_streams_tables_and_the_clock_are_found_again(tmp_path: Path) -> N
 
 
 async def test_progress_is_told_for_every_segment(tmp_path: Path) -> None:
-    await build(tmp_path, 4)
+    await write_journal(tmp_path, 4)
     told: list[tuple[int, int]] = []
     journal = open_journal(
         tmp_path, SMALL, window_ms=WINDOW_MS, on_progress=lambda done, total: told.append((done, total))
@@ -391,8 +374,7 @@ async def test_what_was_cut_off_never_comes_back(tmp_path: Path) -> None:
         assert sequences_in(journal.read(START)) == [1]
         await keep(journal, batch_of(2, 2, number=2, pad=600))
         after = copy_files(image, tmp_path / "after")
-    async with opened(after) as journal:
-        assert sequences_in(journal.read(START)) == [1, 2]
+    assert await read_again(after) == [1, 2]
 
 
 class RecordingDisk(Disk):
@@ -433,7 +415,7 @@ async def test_a_journal_that_cannot_be_synced_does_not_open(tmp_path: Path) -> 
 
 
 async def test_a_closed_journal_opens_without_a_write(tmp_path: Path) -> None:
-    await build(tmp_path, 2)
+    await write_journal(tmp_path, 2)
     disk = RecordingDisk()
     async with opened(tmp_path, disk=disk):
         assert [what for what in disk.done if what[0] == "write"] == []
@@ -451,7 +433,7 @@ async def test_recovery_is_the_same_however_often_it_is_killed(tmp_path: Path) -
 
 
 async def test_a_full_disk_does_not_keep_a_journal_from_opening(tmp_path: Path) -> None:
-    kept = await build(tmp_path, 2)
+    kept = await write_journal(tmp_path, 2)
     disk = FailingDisk()
     disk.is_full = True
     async with opened(tmp_path, disk=disk) as journal:
@@ -459,7 +441,7 @@ async def test_a_full_disk_does_not_keep_a_journal_from_opening(tmp_path: Path) 
         disk.is_full = False
         await keep(journal, batch_of(len(kept) + 1, len(kept) + 1))
     assert segment.list_bases(tmp_path)
-    assert len(await reads(tmp_path)) == len(kept) + 1
+    assert len(await read_again(tmp_path)) == len(kept) + 1
 
 
 async def test_a_journal_that_a_full_disk_keeps_from_opening_opens_once_there_is_room(tmp_path: Path) -> None:
@@ -490,8 +472,7 @@ async def test_a_segment_begun_but_not_yet_written_to_is_found(tmp_path: Path) -
         kept = sequences_in(journal.read(START))
         assert kept == list(range(1, last))
         await keep(journal, batch_of(last, last))
-    async with opened(tmp_path) as journal:
-        assert sequences_in(journal.read(START)) == list(range(1, last + 1))
+    assert await read_again(tmp_path) == list(range(1, last + 1))
 
 
 def segment_start(path: Path) -> int:

@@ -22,7 +22,7 @@ from dolake.journal.record import Record, StreamPoint
 from dolake.journal.repair import ASIDE, check_journal, repair_journal
 from dolake.positions import START
 from tests.support.aio import run, until
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.journals import (
     SOURCE,
     WINDOW_MS,
@@ -30,6 +30,7 @@ from tests.support.journals import (
     batch_of,
     copy_files,
     fill,
+    flip,
     keep,
     mark_of,
     opened,
@@ -50,12 +51,6 @@ async def build(directory: Path, segment_count: int = 1) -> list[Record]:
             await keep(journal, batch_of(at, at + 2, number=at, pad=9_000 if segment_count > 1 else 200))
             at += 3
         return list(journal.read(START))
-
-
-def flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 0xFF
-    path.write_bytes(bytes(data))
 
 
 def offsets_of(path: Path) -> dict[int, int]:
@@ -457,7 +452,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]
     return directory, run(build(directory, 3))
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     which=st.integers(0, 2),
     wounds=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 12_000)), min_size=1, max_size=3),

@@ -13,7 +13,8 @@ from dolake.journal.disk import Disk
 from dolake.journal.retention import FILE_NAME, Consumers, SealedSegment, removable
 from dolake.positions import START
 from dolake.settings import JournalSettings
-from tests.support.disk import Clock, FailingDisk
+from tests.support.clock import Clock
+from tests.support.disk import FailingDisk
 from tests.support.journals import (
     SMALL,
     WINDOW_MS,

@@ -33,6 +33,7 @@ from tests.support.journals import (
     keep,
     mark_of,
     opened,
+    read_again,
     segments_of,
     sequences_in,
 )
@@ -49,11 +50,6 @@ async def refusal_of(work: Awaitable[Ticket]) -> DoLakeError | None:
     except DoLakeError as error:
         return error
     return None
-
-
-async def read_again(directory: Path) -> list[int]:
-    async with opened(directory) as journal:
-        return sequences_in(journal.read(START))
 
 
 # --- group commit ----------------------------------------------------------------------------------------------------

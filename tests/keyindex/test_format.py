@@ -24,7 +24,7 @@ def many(rows: int = ROWS) -> Entries:
     return Entries(hi, hi[::-1].copy(), np.arange(rows, dtype=np.uint32), np.arange(rows, dtype=np.uint32)[::-1].copy())
 
 
-def written(path: Path, rows: int = ROWS) -> Path:
+def run_file(path: Path, rows: int = ROWS) -> Path:
     write_run(path, [many(rows)], rows, Disk())
     return path
 
@@ -35,7 +35,7 @@ def same(left: Entries, right: Entries) -> bool:
 
 @pytest.mark.parametrize("rows", [0, 1, 15, 16, 17, ROWS])
 def test_what_is_written_is_read(tmp_path: Path, rows: int) -> None:
-    run = open_run(written(tmp_path / "a.run", rows))
+    run = open_run(run_file(tmp_path / "a.run", rows))
     run.verify()
     assert same(run.entries, many(rows))
     assert [path.name for path in tmp_path.iterdir()] == ["a.run"]
@@ -48,7 +48,7 @@ def test_pieces_make_the_same_file_whatever_room_was_kept_for_them(tmp_path: Pat
     run = open_run(tmp_path / "a.run")
     run.verify()
     assert same(run.entries, many())
-    assert run.checksum == open_run(written(tmp_path / "b.run")).checksum
+    assert run.checksum == open_run(run_file(tmp_path / "b.run")).checksum
 
 
 def test_the_bytes_are_those_of_the_documentation(tmp_path: Path) -> None:
@@ -65,26 +65,26 @@ def test_the_bytes_are_those_of_the_documentation(tmp_path: Path) -> None:
 
 
 def test_a_row_takes_24_bytes(tmp_path: Path) -> None:
-    assert written(tmp_path / "a.run").stat().st_size <= HEADER_SIZE + 24 * ROWS + 3 * 64
+    assert run_file(tmp_path / "a.run").stat().st_size <= HEADER_SIZE + 24 * ROWS + 3 * 64
 
 
 @pytest.mark.parametrize("size", [0, 3, 63, 64, 65, 5000, -1])
 def test_a_file_that_was_cut_short_is_refused(tmp_path: Path, size: int) -> None:
-    path = written(tmp_path / "a.run")
+    path = run_file(tmp_path / "a.run")
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(StaleIndex):
         open_run(path)
 
 
 def test_a_file_with_bytes_behind_its_end_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.run")
+    path = run_file(tmp_path / "a.run")
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(StaleIndex):
         open_run(path)
 
 
 def test_each_flipped_bit_of_the_header_is_noticed_at_once(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.run")
+    path = run_file(tmp_path / "a.run")
     data = path.read_bytes()
     for bit in range(HEADER_SIZE * 8):
         path.write_bytes(flipped(data, bit))
@@ -94,7 +94,7 @@ def test_each_flipped_bit_of_the_header_is_noticed_at_once(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("column", range(4))
 def test_a_flipped_bit_of_a_column_is_found_by_verify(tmp_path: Path, column: int) -> None:
-    path = written(tmp_path / "a.run")
+    path = run_file(tmp_path / "a.run")
     data = path.read_bytes()
     first, last = offsets(ROWS)[column] * 8, (offsets(ROWS)[column] + (8, 8, 4, 4)[column] * ROWS) * 8 - 1
     for bit in (first, (first + last) // 2, last):
@@ -105,7 +105,7 @@ def test_a_flipped_bit_of_a_column_is_found_by_verify(tmp_path: Path, column: in
 
 
 def test_a_run_stays_readable_after_its_file_was_removed(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.run")
+    path = run_file(tmp_path / "a.run")
     run = open_run(path)
     path.unlink()
     run.forget()

@@ -348,7 +348,7 @@ class IndexBesideDict(RuleBasedStateMachine):
         return {key: truth[key] for key in self.keys if key in truth}
 
 
-IndexBesideDict.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)
+IndexBesideDict.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=40)
 test_an_index_answers_as_a_dict_would = IndexBesideDict.TestCase
 
 

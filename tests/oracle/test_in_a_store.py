@@ -19,7 +19,7 @@ from tests.oracle.troubles import CrashAt, CutDatabase, KillInUpload, KillPipeli
 from tests.support.postgres import PostgresServer
 from tools.s3_server import S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 
 _HERE = ("staged", "published", "collected")
 """What differs in a store: files are uploaded, the key index is moved, files are listed. The others: `make chaos`."""

@@ -15,7 +15,7 @@ from tests.oracle.changes import Group, Step
 from tests.oracle.driver import PIPELINE_POINTS, SERVER_POINTS, Lake
 from tests.oracle.troubles import CrashAt, KillPipeline, KillServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 
 _POINTS = (*SERVER_POINTS, *PIPELINE_POINTS)
 

@@ -16,7 +16,7 @@ from dolake.journal.reader import JournalReader
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.settings import JournalSettings
 from tests.support import speaker
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.journals import keep, opened
 from tests.support.property import examples
 

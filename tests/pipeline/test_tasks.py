@@ -29,7 +29,7 @@ from dolake.tables.layout import changes_schema, columns_of, state_schema
 from dolake.tables.schema import grow, grown
 from tests.support import speaker
 from tests.support.aio import run
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.journals import keep, opened
 
 OPTIONS = WriteOptions("snappy", 1_000)

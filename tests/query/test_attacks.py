@@ -485,7 +485,7 @@ WORDS = sorted(
 )
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join) | st.text(max_size=60))
 def test_any_text_is_read_or_refused_with_an_error_of_ours(text: str) -> None:
     try:
@@ -495,7 +495,7 @@ def test_any_text_is_read_or_refused_with_an_error_of_ours(text: str) -> None:
     assert bound(statement)
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(st.sampled_from([*REFUSED, *HARMLESS]), st.data())
 def test_a_changed_attack_reaches_no_file_either(sql: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(sql)))

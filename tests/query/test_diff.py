@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +10,6 @@ from dolake.errors import InvalidInput
 from dolake.query.diff import Side, diff_sql, side_of
 from tests.query.asking import Asker, asking
 from tests.verify.lake import HandLake, delete, insert, update
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[HandLake]:
-    made = HandLake(tmp_path)
-    yield made
-    made.close()
 
 
 def differences(asker: Asker, before: Side, after: Side) -> dict[str, Any]:
@@ -34,12 +25,12 @@ def row(**values: Any) -> dict[str, Any]:
     return {"n": None, "m": None, "more": None, "_rescued": None} | values
 
 
-def test_rows_added_removed_and_changed_between_a_snapshot_and_now(lake: HandLake) -> None:
-    lake.publish(insert("a", n=1, m=1), insert("b", n=2, m=2), insert("c", n=3, m=3))
-    then = lake.metadata("default.items")["current-snapshot-id"]
-    lake.publish(update("a", {"n": 1, "m": 1}, {"n": 10, "m": 1}), delete("b", {"n": 2}))
-    lake.append(insert("d", n=4, more="x"))
-    with asking(lake.home) as asker:
+def test_rows_added_removed_and_changed_between_a_snapshot_and_now(hand_lake: HandLake) -> None:
+    hand_lake.publish(insert("a", n=1, m=1), insert("b", n=2, m=2), insert("c", n=3, m=3))
+    then = hand_lake.metadata("default.items")["current-snapshot-id"]
+    hand_lake.publish(update("a", {"n": 1, "m": 1}, {"n": 10, "m": 1}), delete("b", {"n": 2}))
+    hand_lake.append(insert("d", n=4, more="x"))
+    with asking(hand_lake.home) as asker:
         found = differences(asker, Side("items", snapshot_id=then), Side("items"))
         back = differences(asker, Side("items"), Side("items", snapshot_id=then))
     assert found == {
@@ -50,9 +41,9 @@ def test_rows_added_removed_and_changed_between_a_snapshot_and_now(lake: HandLak
     assert {key: each[0] for key, each in back.items()} == {"a": "changed", "b": "added", "d": "removed"}
 
 
-def test_equal_moments_do_not_differ(lake: HandLake) -> None:
-    lake.publish(insert("a", n=1, address={"city": "Ulm"}))
-    with asking(lake.home) as asker:
+def test_equal_moments_do_not_differ(hand_lake: HandLake) -> None:
+    hand_lake.publish(insert("a", n=1, address={"city": "Ulm"}))
+    with asking(hand_lake.home) as asker:
         assert not differences(asker, Side("items"), Side("items", as_of="2030-01-01"))
 
 
@@ -62,11 +53,11 @@ def test_what_is_no_moment_is_refused(moment: Any) -> None:
         side_of("default", "items", moment)
 
 
-def test_a_column_that_one_side_lacks_has_the_type_of_the_other(lake: HandLake) -> None:
-    lake.publish(insert("a", n=1))
-    then = lake.metadata("default.items")["current-snapshot-id"]
-    lake.append(insert("b", n=2, phone="+1"))
-    with asking(lake.home) as asker:
+def test_a_column_that_one_side_lacks_has_the_type_of_the_other(hand_lake: HandLake) -> None:
+    hand_lake.publish(insert("a", n=1))
+    then = hand_lake.metadata("default.items")["current-snapshot-id"]
+    hand_lake.append(insert("b", n=2, phone="+1"))
+    with asking(hand_lake.home) as asker:
         view = asker.reader.open(sides := [Side("items", snapshot_id=then), Side("items")], asker.asked, asker.run)
         relations = [view.relation(each) for each in sides]
         for name, table in relations[1].arrow.items():

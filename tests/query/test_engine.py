@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from dolake.errors import (
 from dolake.query.engine import Engine
 from dolake.query.watch import Stop, Watch
 from dolake.settings import QuerySettings
+from tests.support.blocking import wait_until
 from tests.verify.lake import HandLake, insert
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
@@ -227,7 +228,7 @@ def test_time_also_runs_while_nobody_takes_the_rows(engine: Engine) -> None:
     with engine.start("SELECT i FROM range(1_000_000_000) t(i)", timeout_ms=100) as running:
         batches = running.batches()
         next(batches)
-        time.sleep(0.3)
+        wait_until(lambda: running.stop.error)
         with pytest.raises(QueryTimeout):
             list(batches)
 
@@ -292,24 +293,17 @@ class Memory:
         monkeypatch.setattr(Watch, "resident_bytes", lambda _: self.resident)
 
 
-def eventually(is_so: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
-
-
 def test_when_memory_runs_out_all_queries_end_before_the_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory(monkeypatch)
     told: list[str] = []
     watch = Watch(memory_max_bytes=100, on_full=lambda: told.append("full"))
     with watch.over(Stop()) as one, watch.over(Stop()) as other:
         memory.resident = 120
-        eventually(lambda: one.error is not None and other.error is not None)
+        wait_until(lambda: one.error is not None and other.error is not None)
         assert isinstance(one.error, QueryOutOfMemory)
         assert not told
         memory.resident = 160
-        eventually(lambda: bool(told))
+        wait_until(lambda: bool(told))
     watch.close()
 
 
@@ -318,7 +312,7 @@ def test_memory_that_does_not_come_back_is_told_when_nothing_runs(monkeypatch: p
     told: list[str] = []
     watch = Watch(memory_max_bytes=100, on_full=lambda: told.append("full"))
     memory.resident = 120
-    eventually(lambda: bool(told))
+    wait_until(lambda: bool(told))
     watch.close()
 
 
@@ -328,9 +322,9 @@ def test_a_query_that_does_not_stop_is_told_once(monkeypatch: pytest.MonkeyPatch
     interrupts: list[int] = []
     watch = Watch(on_stuck=told.append)
     with watch.over(Stop(50)) as stop, stop.reaching(lambda: interrupts.append(1)):
-        eventually(lambda: bool(told))
+        wait_until(lambda: bool(told))
         asked = len(interrupts)
-        eventually(lambda: len(interrupts) > asked + 3)  # it is asked again and again
+        wait_until(lambda: len(interrupts) > asked + 3)  # it is asked again and again
     assert told == [stop]
     watch.close()
 
@@ -338,9 +332,15 @@ def test_a_query_that_does_not_stop_is_told_once(monkeypatch: pytest.MonkeyPatch
 def test_a_query_outside_duckdb_has_more_time_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dolake.query.watch.STUCK_AFTER_S", 0.05)
     told: list[Stop] = []
+    looks_s: list[float] = []
+
+    class SeenStop(Stop):
+        def look(self, now_s: float) -> None:
+            looks_s.append(now_s)
+            super().look(now_s)
+
     watch = Watch(on_stuck=told.append)
-    with watch.over(Stop(10)) as stop:
-        eventually(lambda: stop.error is not None)
-        time.sleep(0.3)
+    with watch.over(SeenStop(10)) as stop:
+        wait_until(lambda: stop.error and looks_s[-1] > looks_s[0] + 0.2)
     assert not told
     watch.close()

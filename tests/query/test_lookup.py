@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +55,6 @@ TYPED: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[HandLake]:
-    made = HandLake(tmp_path)
-    made.append(insert("first", "others"))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def asker(lake: HandLake) -> Iterator[Asker]:
-    with asking(lake.home) as found:
-        yield found
-
-
 def question(*keys: str, table: str = "items", **more: Any) -> RowsQuestion:
     return RowsQuestion(keys=list(keys), namespace=["default"], table=table, **more).checked()
 
@@ -106,47 +91,49 @@ def same_as_sql(asker: Asker, *keys: str, table: str = "items") -> None:
         assert answer["columns"] == columns
 
 
-def test_a_row_of_every_type_is_what_sql_shows_published_or_not(lake: HandLake, asker: Asker) -> None:
+def test_a_row_of_every_type_is_what_sql_shows_published_or_not(hand_lake: HandLake, asker: Asker) -> None:
     declared = insert("typed", **TYPED) | {"metadata": {"schema": DECLARED}}
-    lake.publish(insert("a", **WIDE), insert("b", n=None), declared)
+    hand_lake.publish(insert("a", **WIDE), insert("b", n=None), declared)
     same_as_sql(asker, "a", "b", "typed", "none")
-    lake.append(update("b", {"n": None}, WIDE | {"n": 7}), update("typed", TYPED, TYPED | {"i32": 6}))
-    lake.append(insert("c", **WIDE), delete("a", WIDE))
+    hand_lake.append(update("b", {"n": None}, WIDE | {"n": 7}), update("typed", TYPED, TYPED | {"i32": 6}))
+    hand_lake.append(insert("c", **WIDE), delete("a", WIDE))
     same_as_sql(asker, "a", "b", "c", "typed", "none")
 
 
-def test_what_did_not_fit_its_column_comes_with_the_row(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1), insert("b", n="two"))
-    lake.append(insert("c", n={"x": 1}))
+def test_what_did_not_fit_its_column_comes_with_the_row(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1), insert("b", n="two"))
+    hand_lake.append(insert("c", n={"x": 1}))
     same_as_sql(asker, "a", "b", "c")
 
 
-def test_any_text_can_be_a_key(lake: HandLake, asker: Asker) -> None:
+def test_any_text_can_be_a_key(hand_lake: HandLake, asker: Asker) -> None:
     keys = ["a/b", "50%", "%2F", "ключ", "日本", "with space", "'; DROP", '"', "\\", ".", "..", "e\u0301", "é", "\n"]
-    lake.publish(*(insert(key, n=at) for at, key in enumerate(keys[::2])))
-    lake.append(*(insert(key, n=at) for at, key in enumerate(keys[1::2])))
+    hand_lake.publish(*(insert(key, n=at) for at, key in enumerate(keys[::2])))
+    hand_lake.append(*(insert(key, n=at) for at, key in enumerate(keys[1::2])))
     assert [row["n"] for row in found(asker, *keys[::2])] == list(range(len(keys[::2])))
     assert [row["n"] for row in found(asker, *keys[1::2])] == list(range(len(keys[1::2])))
 
 
-def test_many_keys_come_in_their_order_with_nothing_where_there_is_nothing(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1), insert("b", n=2))
-    lake.append(insert("c", n=3), delete("a", {"n": 1}))
+def test_many_keys_come_in_their_order_with_nothing_where_there_is_nothing(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1), insert("b", n=2))
+    hand_lake.append(insert("c", n=3), delete("a", {"n": 1}))
     assert found(asker, "c", "x", "b", "a", "b") == [{"n": 3}, None, {"n": 2}, None, {"n": 2}]
     with pytest.raises(NoSuchRow):
         asker.reader.lookup.find(question("a", is_single=True)).body()
 
 
-def test_a_row_that_moved_is_found_by_its_new_key_alone(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1))
-    lake.append(update("b", {"n": 1}, {"n": 2}, metadata={"previousRowId": "a"}))
+def test_a_row_that_moved_is_found_by_its_new_key_alone(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1))
+    hand_lake.append(update("b", {"n": 1}, {"n": 2}, metadata={"previousRowId": "a"}))
     assert found(asker, "a", "b") == [None, {"n": 2}]
-    lake.append(insert("a", n=9))
+    hand_lake.append(insert("a", n=9))
     assert found(asker, "a", "b") == [{"n": 9}, {"n": 2}]
 
 
-def test_of_rows_that_were_read_nothing_stays_in_memory_when_a_key_was_forgotten(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1))
+def test_of_rows_that_were_read_nothing_stays_in_memory_when_a_key_was_forgotten(
+    hand_lake: HandLake, asker: Asker
+) -> None:
+    hand_lake.publish(insert("a", n=1))
     assert found(asker, "a") == [{"n": 1}]
     lookup = asker.reader.lookup
     assert lookup._kept
@@ -155,20 +142,20 @@ def test_of_rows_that_were_read_nothing_stays_in_memory_when_a_key_was_forgotten
     assert found(asker, "a") == [{"n": 1}], "it is read again"
 
 
-def test_half_a_transaction_is_not_found(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1))
-    lake.append(update("a", {"n": 1}, {"n": 2}) | {"metadata": {"transactionId": "t"}}, source="bank")
+def test_half_a_transaction_is_not_found(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1))
+    hand_lake.append(update("a", {"n": 1}, {"n": 2}) | {"metadata": {"transactionId": "t"}}, source="bank")
     assert found(asker, "a") == [{"n": 1}]
-    lake.append(insert("d", n=4) | {"metadata": {"transactionId": "t", "transactionEnd": True}}, source="bank")
+    hand_lake.append(insert("d", n=4) | {"metadata": {"transactionId": "t", "transactionEnd": True}}, source="bank")
     assert found(asker, "a", "d") == [{"n": 2}, {"n": 4}]
 
 
-def test_a_table_that_was_emptied_has_only_what_came_after(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1), insert("b", n=2))
-    lake.append(insert("c", n=3))
+def test_a_table_that_was_emptied_has_only_what_came_after(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1), insert("b", n=2))
+    hand_lake.append(insert("c", n=3))
     clearing = {"metadata": {"ddl": {"action": "truncate"}}, "after": None}
-    lake.append({"operation": "DELETE", "table": "items", "row_id": "", "before": None} | clearing)
-    lake.append(insert("b", n=4))
+    hand_lake.append({"operation": "DELETE", "table": "items", "row_id": "", "before": None} | clearing)
+    hand_lake.append(insert("b", n=4))
     assert found(asker, "a", "b", "c") == [None, {"n": 4}, None]
 
 
@@ -185,21 +172,21 @@ def test_shards_that_reuse_ids_have_rows_of_their_own(tmp_path: Path) -> None:
     lake.close()
 
 
-def test_what_only_sql_can_tell_is_left_to_it(lake: HandLake, asker: Asker) -> None:
+def test_what_only_sql_can_tell_is_left_to_it(hand_lake: HandLake, asker: Asker) -> None:
     with pytest.raises(Slow, match="no snapshot yet"):
         found(asker, "a", table="nothing")
-    lake.publish(insert("a", n=1))
+    hand_lake.publish(insert("a", n=1))
     with pytest.raises(Slow, match="past"):
         found(asker, "a", as_of=0)
-    shutil.move(lake.home / "keyindex", lake.home / "lost")
+    shutil.move(hand_lake.home / "keyindex", hand_lake.home / "lost")
     with pytest.raises(Slow, match="index"):
         found(asker, "a")
-    shutil.move(lake.home / "lost", lake.home / "keyindex")
+    shutil.move(hand_lake.home / "lost", hand_lake.home / "keyindex")
     assert found(asker, "a") == [{"n": 1}]
-    lake.append(insert("b", n=1, new=1))
+    hand_lake.append(insert("b", n=1, new=1))
     with pytest.raises(Slow, match="column"):
         found(asker, "b")
-    lake.append(update("a", {}, {"x": 1}, metadata={"unchanged": ["n"]}))
+    hand_lake.append(update("a", {}, {"x": 1}, metadata={"unchanged": ["n"]}))
     with pytest.raises(Slow, match="all columns"):
         found(asker, "a")
 
@@ -211,7 +198,7 @@ def test_tables_of_changes_have_no_rows_by_key() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_at_any_moment_of_any_history_a_row_is_what_sql_shows(lake: HandLake, asker: Asker, seed: int) -> None:
+def test_at_any_moment_of_any_history_a_row_is_what_sql_shows(hand_lake: HandLake, asker: Asker, seed: int) -> None:
     chance = random.Random(seed)
     living: dict[str, dict[str, Any]] = {}
     for _ in range(12):
@@ -227,7 +214,7 @@ def test_at_any_moment_of_any_history_a_row_is_what_sql_shows(lake: HandLake, as
             else:
                 changes.append(insert(key, **row))
                 living[key] = row
-        (lake.publish if chance.random() < 0.5 else lake.append)(*changes)
-        if lake.files.get("default.items"):
+        (hand_lake.publish if chance.random() < 0.5 else hand_lake.append)(*changes)
+        if hand_lake.files.get("default.items"):
             wanted = [living.get(f"k{number}") for number in range(12)]
             assert found(asker, *(f"k{number}" for number in range(12))) == wanted

@@ -108,7 +108,7 @@ def table_of(values: list[dict[str, Any]]) -> pa.Table:
 @given(values=rows, condition=conditions)
 @example(values=[{"amount": float("nan")}, {"amount": 1.0}, {}], condition="amount > 0.5")
 @example(values=[{"n": -21}], condition="n % 20 = -1")
-@settings(deadline=None, max_examples=examples(400))
+@settings(max_examples=examples(400))
 def test_an_answer_is_duckdbs(duck: duckdb.DuckDBPyConnection, values: list[dict[str, Any]], condition: str) -> None:
     table = table_of(values)
     met = plain_answer(condition, finder(table))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,6 @@ _KEYS = 6
 _TABLES = ("items", "shop.notes")
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[HandLake]:
-    made = HandLake(tmp_path)
-    made.append(insert("first", "others"))  # or there would be no journal yet
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def asker(lake: HandLake) -> Iterator[Asker]:
-    with asking(lake.home) as found:
-        yield found
-
-
 def shown(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The user's columns by key."""
     found = {row["_key"]: {name: value for name, value in row.items() if not name.startswith("_")} for row in rows}
@@ -45,104 +30,104 @@ def shown(rows: list[dict[str, Any]]) -> dict[str, Any]:
 # --- live ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_that_was_never_published_is_there_with_its_first_change(lake: HandLake, asker: Asker) -> None:
-    lake.append(insert("a", n=1), insert("b", n=2))
+def test_a_table_that_was_never_published_is_there_with_its_first_change(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.append(insert("a", n=1), insert("b", n=2))
     assert shown(asker.rows("items")[0]) == {"a": {"n": 1}, "b": {"n": 2}}
 
 
-def test_published_rows_and_the_tail_are_one_table(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1), insert("b", n=2), insert("c", n=3))
-    lake.append(update("a", {"n": 1}, {"n": 10}), delete("b", {"n": 2}), insert("d", n=4))
+def test_published_rows_and_the_tail_are_one_table(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1), insert("b", n=2), insert("c", n=3))
+    hand_lake.append(update("a", {"n": 1}, {"n": 10}), delete("b", {"n": 2}), insert("d", n=4))
     assert shown(asker.rows("items")[0]) == {"a": {"n": 10}, "c": {"n": 3}, "d": {"n": 4}}
     assert asker.last is not None
     assert asker.last.freshness()["tailRows"] == 2
 
 
-def test_without_a_key_index_the_answer_is_the_same(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1), insert("b", n=2), insert("c", n=3))
-    lake.append(update("a", {"n": 1}, {"n": 10}), delete("b", {"n": 2}))
-    shutil.rmtree(lake.home / "keyindex")
+def test_without_a_key_index_the_answer_is_the_same(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1), insert("b", n=2), insert("c", n=3))
+    hand_lake.append(update("a", {"n": 1}, {"n": 10}), delete("b", {"n": 2}))
+    shutil.rmtree(hand_lake.home / "keyindex")
     assert shown(asker.rows("items")[0]) == {"a": {"n": 10}, "c": {"n": 3}}
 
 
-def test_a_column_that_only_the_tail_has_is_null_in_older_rows(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1, address={"city": "Ulm"}, tags=[{"x": 1}]))
-    lake.append(insert("b", n=2, phone="1", address={"city": "Bonn", "zip": "5"}, tags=[{"x": 1, "y": "z"}]))
+def test_a_column_that_only_the_tail_has_is_null_in_older_rows(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1, address={"city": "Ulm"}, tags=[{"x": 1}]))
+    hand_lake.append(insert("b", n=2, phone="1", address={"city": "Bonn", "zip": "5"}, tags=[{"x": 1, "y": "z"}]))
     assert shown(asker.rows("items")[0]) == {
         "a": {"n": 1, "phone": None, "address": {"city": "Ulm", "zip": None}, "tags": [{"x": 1, "y": None}]},
         "b": {"n": 2, "phone": "1", "address": {"city": "Bonn", "zip": "5"}, "tags": [{"x": 1, "y": "z"}]},
     }
 
 
-def test_a_new_column_gets_the_type_that_all_values_of_the_tail_ask_for(lake: HandLake, asker: Asker) -> None:
-    lake.append(insert("a", price=10))
+def test_a_new_column_gets_the_type_that_all_values_of_the_tail_ask_for(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.append(insert("a", price=10))
     assert shown(asker.rows("items")[0]) == {"a": {"price": 10}}
-    lake.append(insert("b", price=10.5))
+    hand_lake.append(insert("b", price=10.5))
     assert shown(asker.rows("items")[0]) == {"a": {"price": 10.0}, "b": {"price": 10.5}}
 
 
-def test_a_row_that_moved_to_another_key_is_not_shown_twice(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1))
-    lake.append(update("b", {"n": 1}, {"n": 2}, metadata={"previousRowId": "a"}))
+def test_a_row_that_moved_to_another_key_is_not_shown_twice(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1))
+    hand_lake.append(update("b", {"n": 1}, {"n": 2}, metadata={"previousRowId": "a"}))
     assert shown(asker.rows("items")[0]) == {"b": {"n": 2}}
 
 
-def test_half_a_transaction_is_not_shown_and_others_go_on(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1))
-    lake.append(insert("b", n=2) | {"metadata": {"transactionId": "t"}}, source="bank")
-    lake.append(insert("c", n=3), source="shop")
+def test_half_a_transaction_is_not_shown_and_others_go_on(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1))
+    hand_lake.append(insert("b", n=2) | {"metadata": {"transactionId": "t"}}, source="bank")
+    hand_lake.append(insert("c", n=3), source="shop")
     assert set(shown(asker.rows("items")[0])) == {"a", "c"}
-    lake.append(insert("d", n=4) | {"metadata": {"transactionId": "t", "transactionEnd": True}}, source="bank")
+    hand_lake.append(insert("d", n=4) | {"metadata": {"transactionId": "t", "transactionEnd": True}}, source="bank")
     assert set(shown(asker.rows("items")[0])) == {"a", "b", "c", "d"}
 
 
 def test_an_answer_that_must_be_fresh_is_refused_rather_than_older(
-    lake: HandLake, asker: Asker, monkeypatch: pytest.MonkeyPatch
+    hand_lake: HandLake, asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 1_900_000_000_000_000_000)  # behind the clock of the lake
-    lake.publish(insert("a", n=1))
+    hand_lake.publish(insert("a", n=1))
     assert asker.rows("items", max_age_ms=0)
-    lake.append(insert("b", n=2) | {"metadata": {"transactionId": "t"}}, source="bank")
+    hand_lake.append(insert("b", n=2) | {"metadata": {"transactionId": "t"}}, source="bank")
     assert asker.rows("items")
     with pytest.raises(TooStale):
         asker.rows("items", max_age_ms=0, timeout_s=0.05)
     with pytest.raises(InvalidInput):
         asker.rows("items", max_age_ms=0, as_of=1)
-    lake.append(insert("d", n=4) | {"metadata": {"transactionId": "t", "transactionEnd": True}}, source="bank")
+    hand_lake.append(insert("d", n=4) | {"metadata": {"transactionId": "t", "transactionEnd": True}}, source="bank")
     assert len(asker.rows("items", max_age_ms=0)[0]) == 3
 
 
-def test_what_was_published_meanwhile_is_neither_lost_nor_doubled(lake: HandLake, asker: Asker) -> None:
+def test_what_was_published_meanwhile_is_neither_lost_nor_doubled(hand_lake: HandLake, asker: Asker) -> None:
     for number in range(5):
-        lake.append(insert(f"k{number}", n=number))
+        hand_lake.append(insert(f"k{number}", n=number))
         assert len(shown(asker.rows("items")[0])) == number + 1
-        lake.publish_all()
+        hand_lake.publish_all()
         assert len(shown(asker.rows("items")[0])) == number + 1
 
 
-def test_a_publish_takes_nothing_from_a_view_that_is_being_made(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1))
-    lake.append(insert("b", n=2))
+def test_a_publish_takes_nothing_from_a_view_that_is_being_made(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1))
+    hand_lake.append(insert("b", n=2))
     view = asker.view(named := Named("items"))
-    lake.publish(insert("c", n=3))
-    asker.reader.tail.follow(lake.store.published().position, asker.reader.tail.durable())  # as the follower does
+    hand_lake.publish(insert("c", n=3))
+    asker.reader.tail.follow(hand_lake.store.published().position, asker.reader.tail.durable())  # as the follower does
     assert shown(asker.fetch(view.relation(named))) == {"a": {"n": 1}, "b": {"n": 2}}
     view.close()
     assert set(shown(asker.rows("items")[0])) == {"a", "b", "c"}
     assert asker.reader.tail.table("items") is None or not asker.reader.tail.table("items")._chunks  # type: ignore[union-attr]
 
 
-def test_a_new_table_gets_columns_after_changes_that_had_none(lake: HandLake, asker: Asker) -> None:
-    lake.append({"operation": "DELETE", "table": "items", "row_id": "a", "before": None})
+def test_a_new_table_gets_columns_after_changes_that_had_none(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.append({"operation": "DELETE", "table": "items", "row_id": "a", "before": None})
     assert not asker.rows("items")[0]
-    lake.append(insert("b", n=1))
+    hand_lake.append(insert("b", n=1))
     assert shown(asker.rows("items")[0]) == {"b": {"n": 1}}
 
 
-def test_a_new_column_that_only_a_row_before_has_is_known(lake: HandLake, asker: Asker) -> None:
+def test_a_new_column_that_only_a_row_before_has_is_known(hand_lake: HandLake, asker: Asker) -> None:
     first: dict[str, Any] = {"n": 1, "": True}
-    lake.append(insert("a", **first))
-    lake.append(update("a", {"n": 1, "old": "x"}, {"n": 2, "": False}))
+    hand_lake.append(insert("a", **first))
+    hand_lake.append(update("a", {"n": 1, "old": "x"}, {"n": 2, "": False}))
     rows = asker.rows("items")[0]
     assert [(row["n"], row["old"], row["_rescued"]) for row in rows] == [(2, None, '{"":false}')]
 
@@ -167,16 +152,16 @@ def test_a_table_that_nobody_has_written_is_an_error(asker: Asker) -> None:
         asker.rows("nothing")
 
 
-def test_a_position_that_is_not_durable_is_waited_for_and_then_refused(lake: HandLake, asker: Asker) -> None:
-    lake.append(insert("a", n=1))
+def test_a_position_that_is_not_durable_is_waited_for_and_then_refused(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.append(insert("a", n=1))
     assert asker.rows("items", min_position=2)
     with pytest.raises(Unavailable, match="position 99 is not durable"):
         asker.rows("items", min_position=99, timeout_s=0.05)
 
 
-def test_the_tail_has_a_limit(lake: HandLake, asker: Asker) -> None:
+def test_the_tail_has_a_limit(hand_lake: HandLake, asker: Asker) -> None:
     asker.reader.tail.bytes_max = 1_000
-    lake.append(insert("a", text="x" * 2_000))
+    hand_lake.append(insert("a", text="x" * 2_000))
     with pytest.raises(Unavailable, match="wait to be published"):
         asker.rows("items")
 
@@ -184,19 +169,19 @@ def test_the_tail_has_a_limit(lake: HandLake, asker: Asker) -> None:
 # --- the past and every version --------------------------------------------------------------------------------------
 
 
-def test_a_time_before_the_first_change_names_the_oldest_moment(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1))
+def test_a_time_before_the_first_change_names_the_oldest_moment(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1))
     with pytest.raises(NoSuchMoment, match=r"the oldest moment is 2027-01-15T08:00"):
         asker.rows("items", as_of="2020-01-01")
-    lake.append(insert("a", "later", n=1))
+    hand_lake.append(insert("a", "later", n=1))
     with pytest.raises(NoSuchMoment, match="the oldest moment is"):
         asker.rows("later", as_of="2020-01-01")
 
 
-def test_a_snapshot_by_its_number_its_digits_or_with_a_prefix(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1))
-    first = lake.metadata("default.items")["current-snapshot-id"]
-    lake.publish(insert("b", n=2))
+def test_a_snapshot_by_its_number_its_digits_or_with_a_prefix(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1))
+    first = hand_lake.metadata("default.items")["current-snapshot-id"]
+    hand_lake.publish(insert("b", n=2))
     for id_ in (first, str(first), f"snap-{first}"):
         assert set(shown(asker.rows("items", snapshot_id=id_)[0])) == {"a"}
     assert set(shown(asker.rows(Named("items", snapshot_id=first))[0])) == {"a"}
@@ -204,9 +189,9 @@ def test_a_snapshot_by_its_number_its_digits_or_with_a_prefix(lake: HandLake, as
         asker.rows("items", snapshot_id=77)
 
 
-def test_naming_a_column_of_a_change_shows_every_version(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1), update("a", {"n": 1}, {"n": 2}))
-    lake.append(update("a", {"n": 2}, {"n": 3}), delete("a", {"n": 3}))
+def test_naming_a_column_of_a_change_shows_every_version(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1), update("a", {"n": 1}, {"n": 2}))
+    hand_lake.append(update("a", {"n": 2}, {"n": 3}), delete("a", {"n": 3}))
     rows = asker.rows(Named("items", hidden=CHANGE))[0]
     versions = [(row["_operation"], row["n"]) for row in sorted(rows, key=lambda row: row["_position"])]
     assert versions == [("INSERT", 1), ("UPDATE", 2), ("UPDATE", 3), ("DELETE", 3)]
@@ -214,27 +199,27 @@ def test_naming_a_column_of_a_change_shows_every_version(lake: HandLake, asker: 
     assert not asker.rows("items")[0]
 
 
-def test_with_a_snapshot_the_versions_that_it_has_seen_are_shown(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1), update("a", {"n": 1}, {"n": 2}))
-    then = lake.metadata("default.items")["current-snapshot-id"]
-    lake.publish(update("a", {"n": 2}, {"n": 3}))
+def test_with_a_snapshot_the_versions_that_it_has_seen_are_shown(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1), update("a", {"n": 1}, {"n": 2}))
+    then = hand_lake.metadata("default.items")["current-snapshot-id"]
+    hand_lake.publish(update("a", {"n": 2}, {"n": 3}))
     rows = asker.rows(Named("items", hidden=CHANGE), snapshot_id=then)[0]
     assert sorted((row["_operation"], row["n"]) for row in rows) == [("INSERT", 1), ("UPDATE", 2)]
 
 
-def test_what_was_rescued_of_the_row_before_is_not_in_the_past_of_the_state(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", n=1), insert("b", n=1))
-    lake.publish(update("a", {"n": 1, "": True}, {"n": 2}), update("b", {"n": 1, "": True}, {"n": 2, "": [1]}))
+def test_what_was_rescued_of_the_row_before_is_not_in_the_past_of_the_state(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", n=1), insert("b", n=1))
+    hand_lake.publish(update("a", {"n": 1, "": True}, {"n": 2}), update("b", {"n": 1, "": True}, {"n": 2, "": [1]}))
     live = {row["_key"]: row["_rescued"] for row in asker.rows("items")[0]}
     versions = asker.rows(Named("items", hidden=CHANGE))[0]
     last_ms = round(max(row["_commit_timestamp"] for row in versions).timestamp() * 1000)
-    lake.publish(insert("c", n=1))
+    hand_lake.publish(insert("c", n=1))
     past = {row["_key"]: row["_rescued"] for row in asker.rows("items", as_of=last_ms)[0]}
     assert past == live == {"a": None, "b": '{"":[1]}'}
 
 
-def test_a_sources_own_column_wins_over_history(lake: HandLake, asker: Asker) -> None:
-    lake.publish(insert("a", _operation="cut", n=1), update("a", {"n": 1}, {"_operation": "sew", "n": 2}))
+def test_a_sources_own_column_wins_over_history(hand_lake: HandLake, asker: Asker) -> None:
+    hand_lake.publish(insert("a", _operation="cut", n=1), update("a", {"n": 1}, {"_operation": "sew", "n": 2}))
     view = asker.view(named := Named("items", hidden=CHANGE))
     rows = asker.fetch(view.relation(named))
     assert [(row["_operation"], row["n"]) for row in rows] == [("sew", 2)]

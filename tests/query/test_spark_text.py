@@ -23,7 +23,7 @@ def constants(expressions: Sequence[str], _: frozenset[str]) -> list[tuple[Any, 
         return list(zip((column.to_pylist()[0] for column in found.to_arrow_table().columns), kinds, strict=True))
 
 
-def written(sql: str) -> SparkStatement:
+def spark_sql(sql: str) -> SparkStatement:
     statement = parse(sql)
     relations = [
         Relation(each.table, f"SELECT * FROM iceberg_scan('/w/{each.table}.metadata.json')", ("id", "x", "name"))  # noqa: S608
@@ -55,19 +55,19 @@ def written(sql: str) -> SparkStatement:
 )
 def test_what_the_two_would_not_agree_on_is_refused(sql: str, what: str) -> None:
     with pytest.raises(NotForSpark, match=what.replace("||", r"\|\|")):
-        written(sql)
+        spark_sql(sql)
 
 
 def test_no_text_of_the_user_is_in_the_statement() -> None:
     sql = "SELECT id AS \"a`b\" FROM a WHERE name = '''; DROP TABLE x; --' AND name LIKE '${spark.app.name}%'"
-    text = written(sql).sql
+    text = spark_sql(sql).sql
     assert "`a``b`" in text
     assert "DROP" not in text
     assert "${" not in text
 
 
 def test_two_uses_of_a_table_are_one_view() -> None:
-    assert list(written("SELECT count(*) FROM a JOIN a AS b ON a.id = b.x").scans) == ["scan_1"]
+    assert list(spark_sql("SELECT count(*) FROM a JOIN a AS b ON a.id = b.x").scans) == ["scan_1"]
 
 
 @pytest.mark.parametrize(

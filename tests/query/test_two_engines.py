@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dolake.client.sync import connect
+from tests.support.blocking import wait_until
 from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.spark
@@ -231,10 +232,7 @@ def test_a_question_that_spark_works_at_shows_its_progress_and_can_be_cancelled(
     thread = threading.Thread(target=long)
     thread.start()
     try:
-        give_up_s = time.monotonic() + 60
-        while not any(each.get("progress") for each in lake.get("/v1/queries")[1]["queries"]):
-            assert time.monotonic() < give_up_s, lake.get("/v1/queries")
-            time.sleep(0.1)
+        wait_until(lambda: any(each.get("progress") for each in lake.get("/v1/queries")[1]["queries"]), 60)
     finally:
         assert lake.get("/v1/query/long", method="DELETE")[0] == 204
         thread.join()

@@ -28,7 +28,7 @@ from dolake.receiver.limiter import retry_delay_ms
 from dolake.receiver.progress import Progress
 from dolake.settings import JournalSettings, RateLimitConfig
 from dolake.wire.messages import encode
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 
 LIMITS = RateLimitConfig()
 

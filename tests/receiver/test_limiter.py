@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dolake.receiver import RateLimiter
 from dolake.receiver.limiter import GOOD_AFTER_MS, TOKEN_BYTES
 from dolake.settings import RateLimitConfig
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 
 HERE = "203.0.113.5"
 

@@ -17,7 +17,8 @@ from dolake.server.lake import Lake
 from dolake.settings import SettingsStore
 from dolake.wire.messages import NackReason
 from tests.support.aio import until
-from tests.support.disk import Clock, FailingDisk
+from tests.support.clock import Clock
+from tests.support.disk import FailingDisk
 from tests.support.http import ask
 from tests.support.kept import sequences_of
 from tests.support.lake import running_lake

@@ -13,7 +13,8 @@ import pytest
 
 from dolake.server.lake import Lake
 from tests.support.aio import until
-from tests.support.disk import Clock, FailingDisk
+from tests.support.clock import Clock
+from tests.support.disk import FailingDisk
 from tests.support.http import ask
 from tests.support.lake import running_lake, settings_of
 from tests.support.speaker import Speaker, batch, events

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dolake.errors import FlushError
 from dolake.positions import Position
 from dolake.receiver.progress import Progress, Tail
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 
 
 async def progress_with(durable: Position = 0) -> Progress:

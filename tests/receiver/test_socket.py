@@ -13,7 +13,7 @@ import pytest
 from aiohttp._websocket.reader import WebSocketReader
 
 from dolake.receiver.socket import Inbox
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.lake import running_lake
 from tests.support.profiles import limited
 from tests.support.speaker import Speaker, batch, event

@@ -13,7 +13,7 @@ from dolake.catalog.base import PIPELINE_HEADER
 from dolake.client import connect
 from dolake.server.app import ROUTES
 from tests.support.aio import until
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.http import ask
 from tests.support.lake import running_lake, settings_of
 from tests.support.profiles import limited

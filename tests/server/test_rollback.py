@@ -27,7 +27,8 @@ from dolake.settings import SettingsStore
 from dolake.tables.layout import KEY
 from dolake.wire.messages import CDCEvent, encode, validate_cdc_batch_message
 from tests.support.aio import run, until
-from tests.support.disk import Clock, FailingDisk
+from tests.support.clock import Clock
+from tests.support.disk import FailingDisk
 from tests.support.http import ask
 from tests.support.kept import records_of
 from tests.support.lake import running_lake, settings_of

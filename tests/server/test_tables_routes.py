@@ -20,7 +20,7 @@ from dolake.tables import layout
 from dolake.tables.types import Field
 from tests.catalog.asking import snapshot_updates, table_body, view_body
 from tests.support.aio import run
-from tests.support.disk import Clock
+from tests.support.clock import Clock
 from tests.support.lake import running_lake, serving, settings_of
 from tests.support.speaker import Speaker, batch, event
 from tests.verify.lake import HandLake, delete, insert, update

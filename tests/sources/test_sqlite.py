@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from dolake.sources.base import Standing
 from dolake.sources.sqlite import SqliteSource, disable_cdc, enable_cdc, resync, status
 from dolake.sources.sqlite.naming import lake_name
 from tests.support.followed import Followed
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[Followed]:
-    followed = Followed(tmp_path)
-    yield followed
-    followed.db.close()
-
 
 # --- whoever writes --------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,13 +12,6 @@ from tests.support.followed import Followed
 
 LATER = "INSERT INTO {} VALUES ({}, 'later')"
 T = "CREATE TABLE t (id INTEGER PRIMARY KEY, v)"
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[Followed]:
-    followed = Followed(tmp_path)
-    yield followed
-    followed.db.close()
 
 
 def do(app: Followed, *statements: str) -> None:
@@ -140,8 +132,9 @@ def test_columns_that_take_each_others_names(app: Followed, kind: str, is_change
 
 
 def test_a_second_new_column_while_the_first_is_copied_loses_no_value(app: Followed) -> None:
-    do(app, T)
+    do(app, T, "BEGIN")
     app.db.executemany("INSERT INTO t VALUES (?, 1)", [(number,) for number in range(1, 3001)])
+    do(app, "COMMIT")
     enable_cdc(app.path)
     app.listen()
     do(app, "ALTER TABLE t ADD COLUMN a", "UPDATE t SET a = 1 WHERE id = 3000")
@@ -154,8 +147,9 @@ def test_a_second_new_column_while_the_first_is_copied_loses_no_value(app: Follo
 
 
 def test_a_new_column_and_a_new_name_while_the_table_is_copied_lose_no_value(app: Followed) -> None:
-    do(app, T)
+    do(app, T, "BEGIN")
     app.db.executemany("INSERT INTO t VALUES (?, 1)", [(number,) for number in range(1, 3001)])
+    do(app, "COMMIT")
     enable_cdc(app.path)
     source = SqliteSource(app.path)
     source.resume(Standing(0, 0))

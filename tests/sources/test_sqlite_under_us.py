@@ -15,7 +15,7 @@ from dolake.errors import DoLakeError, Unavailable
 from dolake.sources.base import Standing
 from dolake.sources.runner import Runner, Shard
 from dolake.sources.sqlite import SqliteSource, disable_cdc, enable_cdc, store
-from tests.support.followed import Followed
+from tests.support.followed import Followed, event_of
 from tests.support.lake import running_lake
 from tests.support.mirror import Mirror
 
@@ -48,8 +48,7 @@ class Running:
             if group is None:
                 continue
             for change in group.changes:
-                event = {"table": change.table, "operation": change.operation, "rowId": change.row_id}
-                self.app.mirror.apply(event | {"after": change.after, "metadata": change.metadata})
+                self.app.mirror.apply(event_of(change))
             self.standing = Standing(self.standing.epoch, group.last)
             self.source.acknowledge(group.last)
 
@@ -59,13 +58,11 @@ class Running:
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[Followed]:
-    followed = Followed(tmp_path)
-    followed.do("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")
-    followed.do("INSERT INTO t VALUES (1, 1), (2, 2)")
-    enable_cdc(followed.path)
-    yield followed
-    followed.db.close()
+def app(app: Followed) -> Followed:
+    app.do("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")
+    app.do("INSERT INTO t VALUES (1, 1), (2, 2)")
+    enable_cdc(app.path)
+    return app
 
 
 @pytest.fixture

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from dolake.errors import StoreUnavailable, Unavailable
 from dolake.storage.s3 import S3Storage
+from tests.support.blocking import wait_until
 from tools.faulty_proxy import FaultyProxy, Request, faulty_proxy
 from tools.s3_server import S3Server
 
-_WAIT_S = 30.0
 _PART_BYTES = 16 * 1024 * 1024
 
 
@@ -100,36 +99,32 @@ def test_a_store_that_says_nothing_is_waited_for_once(store: S3Storage, proxy: F
         with pytest.raises(StoreUnavailable, match="lately"):
             store.read(f"{store.root}/a")
         assert fault.hits == hits
-    assert _soon(lambda: store.read(f"{store.root}/a")) == b"1"
+    wait_until(lambda: _is_back_with(store, f"{store.root}/a", b"1"))
 
 
 def test_a_file_that_is_replaced_while_the_store_is_down_is_there_when_it_is_back(
-    store: S3Storage, proxy: FaultyProxy
+    store: S3Storage, proxy: FaultyProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     hint = f"{store.root}/version-hint.text"
     store.replace(hint, b"1")
     with proxy.down():
         store.replace(hint, b"2")
         assert store.read(hint) == b"2"  # what will be there
-        time.sleep(1.2)
+        wait_until(lambda: "file not replaced yet" in caplog.text)
     store.replace(hint, b"3")
-    wrote = [path for method, path, status in proxy.log if method == "PUT" and path.endswith("hint.text") and status]
-    deadline_s = time.monotonic() + _WAIT_S
-    while len(wrote) < 2 and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-        wrote = [path for method, path, status in proxy.log if method == "PUT" and "hint.text" in path and status]
-    assert _soon(lambda: store.read(hint)) == b"3"
+    wait_until(lambda: _writes(proxy, "hint.text") >= 2)
+    wait_until(lambda: _is_back_with(store, hint, b"3"))
 
 
-def _soon(read: object) -> bytes:
-    """Within a second of its return the store is asked again."""
-    deadline_s = time.monotonic() + _WAIT_S
-    while True:
-        try:
-            found: bytes = read()  # type: ignore[operator]
-        except StoreUnavailable:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.05)
-        else:
-            return found
+def _writes(proxy: FaultyProxy, name: str) -> int:
+    """How many the store has answered."""
+    return sum(method == "PUT" and path.endswith(name) and status > 0 for method, path, status in proxy.log)
+
+
+def _is_back_with(store: S3Storage, location: str, data: bytes) -> bool:
+    """Within a second of its return the store is asked again, and its first answer has these bytes."""
+    try:
+        assert store.read(location) == data
+    except StoreUnavailable:
+        return False
+    return True

@@ -13,6 +13,7 @@ from dolake.settings import StorageSettings
 from dolake.storage.reach import Reach
 from dolake.storage.s3 import S3Storage
 from dolake.storage.s3_keys import ReadKeys, RoleKeys, partition_of, policy_for
+from tests.support.clock import Clock
 from tests.support.store_lake import ROLE
 from tools.s3_guard import EVERYTHING, Guard
 from tools.s3_server import KEY, SECRET, S3Server
@@ -22,14 +23,9 @@ READER, WRITER = Reach((TABLE,)), Reach((TABLE,), (TABLE,))
 HOUR_S, HOUR_MS = 3_600, 3_600_000
 
 
-class Clock:
-    """Told what time it is."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_800_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -41,16 +37,13 @@ def guard(s3: S3Server) -> Iterator[Guard]:
 
 
 @pytest.fixture
-def vendor(s3: S3Server, guard: Guard) -> Iterator[RoleKeys]:
+def vendor(s3: S3Server, guard: Guard, clock: Clock) -> Iterator[RoleKeys]:
     settings = s3.settings("s3://lake/wh", vending="sts", vending_role_arn=ROLE)
     storage = S3Storage("s3://lake/wh", settings)
     found = RoleKeys(storage, settings, clock)
     yield found
     found.close()
     storage.close()
-
-
-clock = Clock()
 
 
 def statements(reach: Reach) -> list[dict[str, Any]]:
@@ -106,35 +99,33 @@ def test_keys_are_of_the_role_for_the_token_and_good_for_a_while(vendor: RoleKey
 
 
 def test_keys_are_handed_out_again_until_half_of_their_time_is_over(
-    vendor: RoleKeys, guard: Guard, monkeypatch: pytest.MonkeyPatch
+    vendor: RoleKeys, guard: Guard, clock: Clock
 ) -> None:
     first = vendor.keys_for("abc", READER, None)
     assert first.expires_ms
-    monkeypatch.setattr(clock, "now_ms", first.expires_ms - HOUR_MS // 2 - 1_000)
+    clock.now_ms = first.expires_ms - HOUR_MS // 2 - 1_000
     assert vendor.keys_for("abc", READER, None) == first
     assert vendor.keys_for("other", READER, None) != first  # each token has its own, and so has each right
     assert vendor.keys_for("abc", WRITER, None) != first
-    monkeypatch.setattr(clock, "now_ms", first.expires_ms - HOUR_MS // 2 + 1_000)
+    clock.now_ms = first.expires_ms - HOUR_MS // 2 + 1_000
     assert vendor.keys_for("abc", READER, None) != first
     assert len(guard.roles_asked) == 4
 
 
-def test_keys_do_not_outlive_their_token_by_much(vendor: RoleKeys, guard: Guard) -> None:
+def test_keys_do_not_outlive_their_token_by_much(vendor: RoleKeys, guard: Guard, clock: Clock) -> None:
     for left_s, lifetime_s in ((1_800, 1_800), (60, 900), (100_000, HOUR_S)):
         vendor.keys_for("abc", READER, clock() + left_s * 1000)
         assert guard.roles_asked[-1]["DurationSeconds"] == str(lifetime_s)
 
 
-def test_who_gives_no_keys_is_not_asked_again_at_once(
-    vendor: RoleKeys, guard: Guard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_gives_no_keys_is_not_asked_again_at_once(vendor: RoleKeys, guard: Guard, clock: Clock) -> None:
     guard.is_giving = False
     for _ in range(3):
         with pytest.raises(Unavailable):
             vendor.keys_for("abc", READER, None)
     assert len(guard.roles_asked) == 1
     guard.is_giving = True
-    monkeypatch.setattr(clock, "now_ms", clock.now_ms + 6_000)
+    clock.move(6_000)
     assert vendor.keys_for("abc", READER, None)
 
 
@@ -149,5 +140,5 @@ def test_settings_that_would_hand_out_nothing_or_too_much_are_refused() -> None:
     settings = StorageSettings(location="s3://lake/wh", vending="sts")
     storage = S3Storage("s3://lake/wh", settings)
     with pytest.raises(InvalidInput, match="role"):
-        RoleKeys(storage, settings, clock)
+        RoleKeys(storage, settings, Clock())
     storage.close()

@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 from aiohttp import WSMsgType, web
+
+from tests.support.blocking import in_a_thread
 
 FRESHNESS = {
     "position": 1200,
@@ -62,6 +62,10 @@ class AnsweringLake:
         return [each.body for each in self.asked if each.path == path]
 
 
+def plain_answer(body: Any, status: int = 200) -> Answer:
+    return lambda _: web.Response(status=204) if status == 204 else web.json_response(body, status=status)
+
+
 def json_answer(
     rows: Sequence[Mapping[str, Any]], /, *, notes: Mapping[str, Any] | None = None, **kinds: str
 ) -> Answer:
@@ -77,6 +81,13 @@ def json_answer(
         "elapsedMs": 7,
     } | dict(notes or {})
     return plain_answer(body)
+
+
+THREE = json_answer([{"count": 3}], count="BIGINT")
+
+
+def numbers(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(values, pa.int64())})
 
 
 def arrow_bytes(
@@ -105,15 +116,6 @@ def arrow_answer(data: bytes, *, chunk_bytes: int | None = None) -> Answer:
             await response.write(data[start : start + step])
         await response.write_eof()
         return response
-
-    return answer
-
-
-def plain_answer(body: Any, status: int = 200) -> Answer:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if status == 204:
-            return web.Response(status=204)
-        return web.json_response(body, status=status)
 
     return answer
 
@@ -177,25 +179,8 @@ async def _converse(lake: AnsweringLake, request: web.Request) -> web.StreamResp
     return socket
 
 
-@contextmanager
-def answering_lake_in_a_thread(answers: Mapping[str, Answer] | None = None) -> Iterator[AnsweringLake]:
+def answering_lake_in_a_thread(
+    answers: Mapping[str, Answer] | None = None,
+) -> AbstractContextManager[AnsweringLake]:
     """The same on a loop of its own, for tests that block."""
-    ready = threading.Event()
-    found: list[tuple[AnsweringLake, asyncio.AbstractEventLoop, asyncio.Event]] = []
-
-    async def serve() -> None:
-        async with answering_lake(answers) as lake:
-            leave = asyncio.Event()
-            found.append((lake, asyncio.get_running_loop(), leave))
-            ready.set()
-            await leave.wait()
-
-    with ThreadPoolExecutor(1) as threads:
-        serving = threads.submit(lambda: asyncio.run(serve(), debug=True))
-        assert ready.wait(10)
-        lake, loop, leave = found[0]
-        try:
-            yield lake
-        finally:
-            loop.call_soon_threadsafe(leave.set)
-            serving.result(10)
+    return in_a_thread(answering_lake(answers))

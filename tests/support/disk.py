@@ -1,4 +1,4 @@
-"""A disk that fails on command, and a clock that does what it is told."""
+"""A disk that fails on command."""
 
 from __future__ import annotations
 
@@ -38,16 +38,3 @@ class FailingDisk(Disk):
         if self.is_sync_failing:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         super().sync(descriptor)
-
-
-class Clock:
-    """Milliseconds that move when a test says so."""
-
-    def __init__(self, now_ms: int = 1_763_000_000_000) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-    def move(self, by_ms: int) -> None:
-        self.now_ms += by_ms

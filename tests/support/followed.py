@@ -6,9 +6,22 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from dolake.changes import Change
 from dolake.sources.base import Standing
 from dolake.sources.sqlite import SqliteSource
 from tests.support.mirror import Mirror
+
+
+def event_of(change: Change) -> dict[str, Any]:
+    """As a lake is told of it."""
+    return {
+        "table": change.table,
+        "operation": change.operation,
+        "rowId": change.row_id,
+        "before": change.before,
+        "after": change.after,
+        "metadata": change.metadata,
+    }
 
 
 class Followed:
@@ -35,16 +48,8 @@ class Followed:
             if (group := source.look()) is None:
                 continue
             for change in group.changes:
-                event = {
-                    "table": change.table,
-                    "operation": change.operation,
-                    "rowId": change.row_id,
-                    "before": change.before,
-                    "after": change.after,
-                    "metadata": change.metadata,
-                }
-                fresh.append(event)
-                self.mirror.apply(event)
+                fresh.append(event_of(change))
+                self.mirror.apply(fresh[-1])
             self.durable = group.last
             source.acknowledge(group.last)
         source.close()

@@ -17,10 +17,12 @@ from dolake.journal.embedded import EmbeddedJournal, open_journal
 from dolake.journal.mark import FILE_NAME as MARK_FILE
 from dolake.journal.mark import Mark, MarkFile
 from dolake.journal.record import Record
+from dolake.positions import START
 from dolake.settings import JournalSettings
 from dolake.wire.binary import decode_raw_batch
 from tests.support import speaker
-from tests.support.disk import Clock, FailingDisk
+from tests.support.clock import Clock
+from tests.support.disk import FailingDisk
 
 SMALL = JournalSettings(size_max_bytes=1 << 20, segment_size_bytes=65536, group_size_max_bytes=65536)
 WINDOW_MS = 60_000
@@ -126,6 +128,20 @@ async def opened(
         await journal.close()
 
 
+async def write_journal(directory: Path, segment_count: int = 1) -> list[int]:
+    """A closed journal with this many segments, one change a batch; the sequences in it."""
+    async with opened(directory) as journal:
+        last = await fill(journal, segment_count - 1)
+        await keep(journal, *[batch_of(at, at, number=at) for at in range(last + 1, last + 4)])
+        return sequences_in(journal.read(START))
+
+
+async def read_again(directory: Path) -> list[int]:
+    """The sequences that a journal has when it is opened once more."""
+    async with opened(directory) as journal:
+        return sequences_in(journal.read(START))
+
+
 def copy_files(directory: Path, to: Path) -> Path:
     """The files as kill -9 would leave them at this moment, in another directory.
 
@@ -153,6 +169,13 @@ def mark_of(directory: Path) -> Mark:
 
 def segments_of(directory: Path) -> list[Path]:
     return [segment.path_of(directory, base) for base in segment.list_bases(directory)]
+
+
+def flip(path: Path, at: int) -> None:
+    """Damage one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(bytes(data))
 
 
 class GatedDisk(FailingDisk):

@@ -106,6 +106,17 @@ class PeerSocket:
             if message["type"] == "heartbeat":
                 await self.ack(message, status="ok")
 
+    async def keep_all(self, durable: int = 0, number: int = 0) -> None:
+        """A server without any trouble, until the client leaves."""
+        await self.welcome(durable, number)
+        await self.keep_the_rest()
+
+    async def keep_the_rest(self) -> None:
+        """The same after the welcome."""
+        while True:
+            batch = await self.batch()
+            await self.ack(batch, position=batch["lastEventSequence"])
+
     async def swallow(self) -> None:
         """Take everything and answer nothing, until the client leaves."""
         while True:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dolake.tables.fitting import Misfit, NewField, fitter
@@ -118,7 +118,6 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(json_values), st.lists(json_values))
 def test_what_two_workers_saw_is_what_one_would_have_seen(one: list[Any], two: list[Any]) -> None:
     together, apart = seen(*one, *two), seen(*one)
@@ -127,7 +126,6 @@ def test_what_two_workers_saw_is_what_one_would_have_seen(one: list[Any], two: l
     assert apart.type() == together.type()
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abAB."), json_values))
 def test_columns_travel_as_json(row: dict[str, Any]) -> None:
     columns = grown((), grow((), Seen().add(row)))
@@ -177,7 +175,6 @@ def test_other_text_is_no_timestamp(text: str) -> None:
     assert timestamp_us(text) is None
 
 
-@settings(deadline=None)
 @given(
     st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29)),  # noqa: DTZ001 hypothesis wants them naive
     st.integers(-23 * 60 - 59, 23 * 60 + 59),
@@ -216,7 +213,6 @@ def test_no_column_of_a_source_is_called_as_one_of_ours() -> None:
     assert {source_name(name) for name in (*ICEBERGS_NAMES, *OUR_NAMES)} == {None}
 
 
-@settings(deadline=None)
 @given(st.from_regex(r"_?(file|key|x)?_{0,4}", fullmatch=True), st.from_regex(r"_?(file|key|x)?_{0,4}", fullmatch=True))
 def test_two_names_never_become_one(one: str, two: str) -> None:
     assert (column_name(one) == column_name(two)) == (one == two)
@@ -311,7 +307,6 @@ def test_a_struct_with_a_field_more_asks_for_it_unless_something_else_does_not_f
         fitter(PLACE, is_full=True)({"zip": 1})
 
 
-@settings(deadline=None)
 @given(json_values, json_values)
 def test_once_the_columns_have_grown_a_value_fits_or_never_will(one: Any, two: Any) -> None:
     columns = grown((), grow((), Seen().add({"x": one})))

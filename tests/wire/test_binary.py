@@ -97,7 +97,7 @@ def batches(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(message=batches())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_a_batch_means_the_same_in_json_in_maps_and_in_columns(message: dict[str, Any]) -> None:
     data = json.dumps(message).encode()
     expected = json.loads(encode(decode_json_batch(data)))["events"]
@@ -250,7 +250,7 @@ def test_single_events_in_columns_have_their_sizes() -> None:
 
 
 @given(message=batches(), at=st.integers(0, 10_000), noise=st.binary(min_size=1, max_size=4), is_plain=st.booleans())
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_whatever_gets_through_is_a_batch_in_json_too(
     message: dict[str, Any], at: int, noise: bytes, is_plain: bool
 ) -> None:

@@ -762,7 +762,7 @@ def verdict(check: Callable[[bytes], Any], data: bytes) -> list[dict[str, str]] 
     return None
 
 
-@settings(deadline=None, max_examples=examples(150))
+@settings(max_examples=examples(150))
 @given(data=st.binary(max_size=200))
 @example(data=b'{"type":"\xff"}')
 @example(data=b'\xef\xbb\xbf{"type":"heartbeat","sourceDoId":"s"}')
@@ -772,7 +772,7 @@ def test_any_bytes_are_valid_or_a_validation_error(data: bytes) -> None:
     decode_head(data)
 
 
-@settings(deadline=None, max_examples=examples(150))
+@settings(max_examples=examples(150))
 @given(value=json_values)
 def test_any_json_is_valid_or_a_validation_error(value: Any) -> None:
     for check in (received, validate_client_message, decode_server_message):
@@ -780,14 +780,14 @@ def test_any_json_is_valid_or_a_validation_error(value: Any) -> None:
     decode_head(as_bytes(value))
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(message=nearly_valid())
 def test_the_receiver_and_the_public_function_agree_on_what_is_valid(message: Message) -> None:
     data = as_bytes(message)
     assert (verdict(received, data) is None) == (verdict(validate_client_message, data) is None)
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(max_examples=examples(300))
 @given(message=nearly_valid())
 def test_what_the_receiver_takes_the_readers_of_the_journal_can_read(message: Message) -> None:
     data = as_bytes(message)
@@ -800,7 +800,7 @@ def test_what_the_receiver_takes_the_readers_of_the_journal_can_read(message: Me
             assert (json.loads(bytes(image)) if isinstance(image, msgspec.Raw) else None) == sent.get(name)
 
 
-@settings(deadline=None, max_examples=examples(150))
+@settings(max_examples=examples(150))
 @given(message=nearly_valid(), cut=st.integers(0, 600), noise=st.binary(max_size=3))
 def test_a_damaged_message_is_valid_or_a_validation_error(message: Message, cut: int, noise: bytes) -> None:
     data = as_bytes(message)
