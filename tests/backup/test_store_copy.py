@@ -151,6 +151,31 @@ async def test_a_publish_during_the_copy_leaves_no_gap(
         assert copy.published <= copy.position == 9
 
 
+async def test_the_journal_in_a_copy_ends_behind_its_catalog_whenever_a_publish_comes(
+    tmp_path: Path, storage: S3Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publish follows on each piece of journal that is sent, also on the last one."""
+    async with machine(tmp_path / "lost", storage) as old:
+        await keep(old.journal, batch_of(1, 4))
+        loop, send = asyncio.get_running_loop(), old.copy._send
+        sends: list[Position] = []
+
+        def send_and_publish(sealed: object) -> None:
+            send(sealed)  # type: ignore[arg-type]
+            last = old.journal.durable
+            number = len(sends) + 2
+            asyncio.run_coroutine_threadsafe(
+                keep(old.journal, batch_of(last + 1, last + 5, number=number)), loop
+            ).result()
+            old.publish(last + 5)
+            sends.append(last)
+
+        monkeypatch.setattr(old.copy, "_send", send_and_publish)
+        copy = await old.bring_up_to_now()
+        assert len(sends) > 1
+        assert copy.published <= copy.position == sends[-1]
+
+
 async def test_a_round_without_news_writes_nothing_and_one_with_news_removes_what_is_needless(
     tmp_path: Path, storage: S3Storage, s3: S3Server
 ) -> None:

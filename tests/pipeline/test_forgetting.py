@@ -107,7 +107,7 @@ def test_no_byte_of_a_forgotten_key_is_left(lake: ServerProcess, catalog: RestCa
     assert (state["table"], state["tagsRemoved"], changes["table"]) == (
         "default.persons",
         ["closing"],
-        "default.people__changes",
+        "default.persons__changes",
     )
     assert state["snapshotsExpired"] >= 2
     assert changes["filesRewritten"] == 2
@@ -267,8 +267,8 @@ def test_only_keys_of_tables_of_sources_can_be_forgotten(lake: ServerProcess) ->
         return status, answer["error"]["type"]
 
     assert refused("nobody", {"key": "1"}) == (404, "unknown_table")
-    assert refused("people__changes", {"key": "1"})[0] == 400
-    assert refused("people__quarantine", {"key": "1"})[0] == 400
+    assert refused("persons__changes", {"key": "1"})[0] == 400
+    assert refused("persons__quarantine", {"key": "1"})[0] == 400
     assert refused("persons", {"key": ""})[0] == 400
     assert refused("persons", {"keys": ["1"]})[0] == 400
     assert refused("persons", {"key": "1", "source": "shop"})[0] == 400

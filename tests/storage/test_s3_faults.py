@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dolake.errors import StoreUnavailable, Unavailable
+from dolake.errors import Conflict, StoreUnavailable, Unavailable
 from dolake.storage.s3 import S3Storage
 from tests.support.blocking import wait_until
 from tools.faulty_proxy import FaultyProxy, Request, faulty_proxy
@@ -59,6 +59,17 @@ def test_one_request_without_an_answer_costs_another_one(store: S3Storage, proxy
         store.write(f"{store.root}/{kind}", b"1")
     assert fault.hits == 1
     assert store.read(f"{store.root}/{kind}") == b"1"
+
+
+def test_after_a_lost_request_a_file_of_another_writer_is_not_taken_for_ours(
+    store: S3Storage, proxy: FaultyProxy
+) -> None:
+    """The second try finds a file in both cases; only its bytes say who wrote it."""
+    store.write(f"{store.root}/pointer", b"theirs")
+    with proxy.fault("reset", is_put, left=1) as fault, pytest.raises(Conflict):
+        store.write(f"{store.root}/pointer", b"ours")
+    assert fault.hits == 1
+    assert store.read(f"{store.root}/pointer") == b"theirs"
 
 
 def test_a_large_file_whose_last_answer_was_lost_is_there(store: S3Storage, proxy: FaultyProxy) -> None:
