@@ -26,7 +26,7 @@ from tests.support.store_lake import (
 )
 from tools.s3_server import KEY, SECRET, S3Server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.own_lake]
 
 _A = "/namespaces/tenant_a/tables"
 _SESSION = botocore.session.Session()

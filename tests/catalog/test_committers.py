@@ -155,6 +155,7 @@ class Driver:
         assert {number for chain in chains.values() for number in chain} <= known
 
 
+@pytest.mark.own_lake
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.chaos)])
 def test_a_server_killed_again_and_again_keeps_every_answered_commit_and_no_half(tmp_path: Path, kills: int) -> None:

@@ -24,6 +24,7 @@ from tests.catalog.examples import Json, field, order, schema, snapshot, spec, v
 from tests.support.property import examples
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.own_lake
 DOCUMENT = openapi_document("/lakehouse")
 ROUTES = [(method.upper(), path, each) for path, item in DOCUMENT["paths"].items() for method, each in item.items()]
 ROUTES += 3 * [

@@ -14,6 +14,8 @@ from pyiceberg.exceptions import RESTError
 from tests.support.server import ServerProcess
 from tools.s3_server import KEY, SECRET, S3Server
 
+pytestmark = pytest.mark.own_lake
+
 _SCHEMA = pa.schema([("x", pa.int64())])
 
 

@@ -204,35 +204,31 @@ async def test_a_read_of_many_tables_never_sees_half_of_a_publish(tmp_path: Path
 
 
 async def test_who_waits_for_a_busy_table_does_not_keep_others_from_theirs(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with pipeline(tmp_path) as pipe:
-            for each in ("busy", "free"):
-                await asyncio.to_thread(pipe.ask.table, "/namespaces/shop", each)
-            path, body = "/namespaces/shop/tables/busy", {"updates": [set_properties(a="1")]}
-            file = (await pipe.asked("GET", path)).body["metadata-location"]
-            busy = {"namespace": ["shop"], "name": "busy"}
-            changes: list[tuple[str, str, Any]] = [
-                ("POST", path, body),
-                ("POST", f"{path}/adopt", {}),
-                ("POST", "/tables/rename", {"source": busy, "destination": busy | {"name": "moved"}}),
-                ("POST", "/namespaces/shop/register", {"name": "busy", "metadata-location": file, "overwrite": True}),
-                ("POST", "/namespaces/shop/tables", table_body("busy")),
-                ("POST", f"{path}/unregister?force=true", {}),
-                ("DELETE", f"{path}?force=true", None),
-            ]
-            # Nobody can make a commit take long from outside, so the test holds the table as a long commit would.
-            with pipe.lake.catalog.tables._locks.hold([Name(("shop",), "busy")]):
-                waiting = [asyncio.create_task(pipe.asked(*each)) for each in changes * 2]
-                await until(lambda: len(pipe.lake.catalog._turns) > 0)
-                free = await pipe.pipelined("POST", "/namespaces/shop/tables/free", body)
-                assert free.status == 200
-                assert not any(task.done() for task in waiting)
-            assert {(await task).status for task in waiting} <= {200, 204, 403, 404, 409}
-            assert pipe.lake.catalog._turns == {}
-
-    loop_threads = ThreadPoolExecutor(20)
-    asyncio.get_running_loop().set_default_executor(loop_threads)
-    await story()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(20))
+    async with pipeline(tmp_path) as pipe:
+        for each in ("busy", "free"):
+            await asyncio.to_thread(pipe.ask.table, "/namespaces/shop", each)
+        path, body = "/namespaces/shop/tables/busy", {"updates": [set_properties(a="1")]}
+        file = (await pipe.asked("GET", path)).body["metadata-location"]
+        busy = {"namespace": ["shop"], "name": "busy"}
+        changes: list[tuple[str, str, Any]] = [
+            ("POST", path, body),
+            ("POST", f"{path}/adopt", {}),
+            ("POST", "/tables/rename", {"source": busy, "destination": busy | {"name": "moved"}}),
+            ("POST", "/namespaces/shop/register", {"name": "busy", "metadata-location": file, "overwrite": True}),
+            ("POST", "/namespaces/shop/tables", table_body("busy")),
+            ("POST", f"{path}/unregister?force=true", {}),
+            ("DELETE", f"{path}?force=true", None),
+        ]
+        # Nobody can make a commit take long from outside, so the test holds the table as a long commit would.
+        with pipe.lake.catalog.tables._locks.hold([Name(("shop",), "busy")]):
+            waiting = [asyncio.create_task(pipe.asked(*each)) for each in changes * 2]
+            await until(lambda: len(pipe.lake.catalog._turns) > 0)
+            free = await pipe.pipelined("POST", "/namespaces/shop/tables/free", body)
+            assert free.status == 200
+            assert not any(task.done() for task in waiting)
+        assert {(await task).status for task in waiting} <= {200, 204, 403, 404, 409}
+        assert pipe.lake.catalog._turns == {}
 
 
 async def test_an_answer_is_kept_with_what_it_tells_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

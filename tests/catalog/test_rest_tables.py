@@ -281,6 +281,7 @@ def test_a_key_that_is_no_uuid_is_refused(ask: Asker, ns: str) -> None:
     assert "a" not in ask("GET", f"{ns}/tables/t").metadata.get("properties", {})
 
 
+@pytest.mark.own_lake
 @pytest.mark.slow
 def test_kept_answers_and_tables_survive_a_kill_of_the_server(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as process:

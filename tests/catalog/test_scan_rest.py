@@ -27,6 +27,7 @@ from tests.catalog.planned_tables import append, delete_rows, grown_table, row
 from tests.support.server import ServerProcess
 from tools.duckdb_client import duck_on
 
+pytestmark = pytest.mark.own_lake
 PAGE = 3
 SETTINGS = f"[catalog]\nplan_tasks_max = {PAGE}\n"
 GROWN = "/namespaces/shop/tables/grown"

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import base64
 import math
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -24,22 +22,21 @@ from duckdb import DuckDBPyConnection
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.types import IcebergType, ListType, NestedField, StructType
 
-from dolake.client import connect
 from dolake.errors import DoLakeError
 from dolake.tables.names import split_table_name
 from tests.corpus.shape import Change, Row, Stream
 from tests.corpus.streams import STREAMS
-from tests.support.aio import run
-from tests.support.server import ServerProcess
+from tests.support.changes import send
+from tests.support.server import ServerProcess, query
+from tests.support.tables import verified
 from tools.duckdb_client import duck_on
 
 pytestmark = pytest.mark.spark
-_WAIT_S = 120.0
-_SETTINGS = """\
+SETTINGS = """\
 freshness_target_ms = 300_000
 flush_interval_ms = 300_000
 flush_threshold_ms = 300_000
-"""
+""" + "".join(f'[tables."{stream.table_name}"]\n{stream.settings}\n' for stream in STREAMS if stream.settings)
 _KEY, _RESCUED = "_key", "_rescued"
 Rows = dict[str, Row]
 
@@ -56,7 +53,7 @@ class Corpus:
     def fill(self) -> None:
         for number in range(max(len(stream.batches) for stream in STREAMS)):
             streams = [stream for stream in STREAMS if number < len(stream.batches)]
-            send(self.lake, [(stream, change) for stream in streams for change in stream.batches[number]])
+            send_all(self.lake, [(stream, change) for stream in streams for change in stream.batches[number]])
             live = [self.ask(stream) for stream in streams]
             self.lake.flush()
             for stream, before in zip(streams, live, strict=True):
@@ -67,26 +64,18 @@ class Corpus:
         namespace, table = split_table_name(stream.table_name)
         name = f"{quoted('.'.join(namespace))}.{quoted(table)}"
         if has_own_key(stream):
-            rows = self.query(f"SELECT * FROM {name}")
+            rows = query(self.lake, f"SELECT * FROM {name}")
             return {str(row["_key_"]): plain(row) for row in rows}
-        rows = self.query(f'SELECT *, {_KEY} AS "the key", {_RESCUED} AS "what is rescued" FROM {name}')
+        rows = query(self.lake, f'SELECT *, {_KEY} AS "the key", {_RESCUED} AS "what is rescued" FROM {name}')
         ours = ("the key", "what is rescued")
         return by_key({name: row.pop(name) for name in ours} | row for row in rows)
 
-    def query(self, sql: str) -> list[Row]:
-        status, body = self.lake.get("/v1/query", method="POST", body={"sql": sql})
-        assert status == 200, (sql, body)
-        rows: list[Row] = body["rows"]
-        return rows
-
 
 @pytest.fixture(scope="module")
-def corpus(publishing_server: ServerProcess) -> Iterator[Corpus]:
-    sections = [f'\n[tables."{stream.table_name}"]\n{stream.settings}\n' for stream in STREAMS if stream.settings]
-    with publishing_server.configured(_SETTINGS + "".join(sections)):
-        corpus = Corpus(publishing_server)
-        corpus.fill()
-        yield corpus
+def corpus(lake: ServerProcess) -> Corpus:
+    corpus = Corpus(lake)
+    corpus.fill()
+    return corpus
 
 
 @pytest.fixture(scope="module")
@@ -102,19 +91,15 @@ def duck(corpus: Corpus) -> Iterator[DuckDBPyConnection]:
         yield connection
 
 
-def send(lake: ServerProcess, changes: Iterable[tuple[Stream, Change]]) -> None:
+def send_all(lake: ServerProcess, changes: Iterable[tuple[Stream, Change]]) -> None:
     """All changes in their order, each by its source."""
     by_source: dict[str, list[Change]] = {}
     for stream, change in changes:
         sent = {name: value for name, value in change.items() if name != "source"} | {"table": stream.table_name}
         by_source.setdefault(change["source"], []).append(sent)
 
-    async def sending(source: str, events: list[Change]) -> None:
-        async with connect(lake.url, source=source) as client:
-            await client.send(events)
-
     for source, events in by_source.items():
-        run(sending(source, events), timeout_s=_WAIT_S)
+        send(lake.url, *events, source=source)
 
 
 # --- what is the same ------------------------------------------------------------------------------------------------
@@ -294,7 +279,7 @@ def test_the_corpus_is_large_and_no_expectation_is_vague() -> None:
 
 
 def test_a_column_that_is_called_like_the_key_is_the_one_that_sql_means(corpus: Corpus) -> None:
-    rows = corpus.query("SELECT *, _key, _rescued FROM corpus.names_that_iceberg_or_dolake_needs ORDER BY _key")
+    rows = query(corpus.lake, "SELECT *, _key, _rescued FROM corpus.names_that_iceberg_or_dolake_needs ORDER BY _key")
     assert [(row["_key"], row["_key_"], row["_rescued"]) for row in rows] == [(1, 1, "r"), (5, 5, None)]
 
 
@@ -303,7 +288,7 @@ def test_half_a_surrogate_is_refused_at_the_door(corpus: Corpus) -> None:
         stream = Stream("refused", (), {}, {})
         change = {"operation": "INSERT", "rowId": "1", "source": "refused", "after": msgspec.Raw(text.encode())}
         with pytest.raises((DoLakeError, msgspec.DecodeError)):
-            send(corpus.lake, [(stream, change)])
+            send_all(corpus.lake, [(stream, change)])
 
 
 def test_nothing_is_in_quarantine(corpus: Corpus) -> None:
@@ -314,6 +299,4 @@ def test_nothing_is_in_quarantine(corpus: Corpus) -> None:
 
 
 def test_verify_finds_no_difference(corpus: Corpus) -> None:
-    command = [sys.executable, "-m", "dolake.cli", "verify", "--home", str(corpus.lake.home), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_WAIT_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    verified(corpus.lake.home)

@@ -18,6 +18,8 @@ from tests.support.server import ServerProcess
 from tests.support.spark import add_catalog, rows_of
 from tools.duckdb_client import duck_on
 
+pytestmark = pytest.mark.own_lake
+
 WAYS = ("token", "credential")
 
 

@@ -19,6 +19,7 @@ from pyiceberg.catalog import load_catalog
 from dolake.storage.duck import extension_file
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.own_lake
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_URL = "http://127.0.0.1:8787"
 _FENCE = re.compile(r"^```([\w ]+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -13,11 +13,12 @@ import pytest
 
 from dolake.client import LakeClient, connect, create_lake_client
 from dolake.errors import DoLakeError, ForbiddenSql, QueryCancelled, QueryOutOfMemory, QueryTimeout, QueryUnavailable
-from tests.journeys.asking_support import answering_server, insert, kill_query_process, post, update
-from tests.support.server import ServerProcess
+from tests.journeys.asking_support import kill_query_process
+from tests.support.changes import deliver, insert, update
+from tests.support.server import ServerProcess, query
 from tools.duckdb_client import duck_on
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 
 _SETTINGS = """\
 [lake]
@@ -31,13 +32,8 @@ spill_max_bytes = 67108864
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     home = tmp_path_factory.mktemp("hurting")
-    with answering_server(home, _SETTINGS) as running:
+    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True) as running:
         yield running
-
-
-async def _send(server: ServerProcess, *changes: dict[str, Any]) -> None:
-    async with connect(server.url, source="shop") as shop:
-        await shop.send(list(changes))
 
 
 # --- at once ---------------------------------------------------------------------------------------------------------
@@ -46,7 +42,7 @@ async def _send(server: ServerProcess, *changes: dict[str, Any]) -> None:
 async def test_three_hundred_changes_are_each_in_the_answer_right_after_their_ack(server: ServerProcess) -> None:
     """While publishes go on. Whoever asks sees them: the sender itself, and others who know no position."""
 
-    await _send(server, insert("crowd", "0", n=0))
+    await deliver(server.url, insert("crowd", "0", n=0))
     server.flush()  # Spark has started by then
     before = server.get("/v1/published")[1]["position"]
     sql = "SELECT COUNT(*) AS n, MAX(turn) AS last FROM turns"
@@ -57,7 +53,7 @@ async def test_three_hundred_changes_are_each_in_the_answer_right_after_their_ac
             await shop.send(
                 [insert("turns", f"{turn}", turn=turn)]
                 if turn % 3
-                else [insert("turns", f"{turn}", turn=-1), update("turns", f"{turn}", turn=turn)]
+                else [insert("turns", f"{turn}", turn=-1), update("turns", f"{turn}", None, {"turn": turn})]
             )
             asked = await (shop if turn % 2 else lake).query(sql)
             assert (asked.rows[0].n, asked.rows[0].last) == (turn + 1, turn)
@@ -96,7 +92,7 @@ class Pump:
 
 
 async def test_a_question_that_eats_hangs_or_dies_never_touches_what_is_sent(server: ServerProcess) -> None:
-    await _send(server, *(insert("crowd", f"{n}", n=n, note="x" * 200) for n in range(500)))
+    await deliver(server.url, *(insert("crowd", f"{n}", n=n, note="x" * 200) for n in range(500)))
     lake = create_lake_client(url=server.url)
     async with connect(server.url, source="pump") as shop, asyncio.TaskGroup() as tasks:
         pump = Pump(shop, "pumped")
@@ -121,8 +117,7 @@ async def test_a_question_that_eats_hangs_or_dies_never_touches_what_is_sent(ser
         pumping.cancel()
         await shop.drain()
     acked = pump.acked_count
-    answer = post(server, "/v1/query", sql="SELECT COUNT(*), COUNT(DISTINCT n) AS numbers, MAX(n) AS last FROM pumped")
-    (row,) = answer["rows"]
+    (row,) = query(server, "SELECT COUNT(*), COUNT(DISTINCT n) AS numbers, MAX(n) AS last FROM pumped")
     assert row["count"] == row["numbers"] == row["last"] + 1
     assert row["count"] >= acked > 0, "acknowledged and lost"
     server.flush()
@@ -132,7 +127,7 @@ async def test_a_question_that_eats_hangs_or_dies_never_touches_what_is_sent(ser
 
 
 async def test_a_question_ends_when_somebody_says_so_or_its_asker_leaves(server: ServerProcess) -> None:
-    await _send(server, *(insert("crowd", f"{n}", n=n, note="x" * 200) for n in range(500)))
+    await deliver(server.url, *(insert("crowd", f"{n}", n=n, note="x" * 200) for n in range(500)))
     lake = create_lake_client(url=server.url)
     async with asyncio.TaskGroup() as tasks:
         asking = tasks.create_task(_error_of(lake, _ENDLESS, query_id="to-be-cancelled"))

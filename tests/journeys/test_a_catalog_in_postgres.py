@@ -16,6 +16,8 @@ from tests.support.postgres import PostgresServer
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, events
 
+pytestmark = pytest.mark.own_lake
+
 TABLES = "/v1/namespaces/shop/tables"
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "id", "required": False, "type": "long"}]}
 COMMITS = 15

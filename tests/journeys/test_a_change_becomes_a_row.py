@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,8 @@ from dolake.client.sync import connect
 from tests.oracle.engines import opened
 from tests.support.server import ServerProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 
-_FLUSH_WAIT_S = 120.0
 _CHANGES: list[dict[str, Any]] = [
     {"table": "orders", "operation": "INSERT", "rowId": "1", "after": {"id": 1, "item": "tea", "price": 2.5}},
     {"table": "orders", "operation": "INSERT", "rowId": "2", "after": {"id": 2, "item": "cup", "price": 7.0}},
@@ -38,7 +35,7 @@ def test_a_change_becomes_a_row_and_stays_one_through_a_crash(tmp_path: Path) ->
             lake.on_persisted(lambda number, _path: told.put(number))
             receipt = lake.send(_CHANGES)
             assert receipt.position == len(_CHANGES)
-            _flush(server)
+            server.flush()
             assert told.get(timeout=10) >= 1
         _assert_the_story_is_told(server)
 
@@ -46,7 +43,7 @@ def test_a_change_becomes_a_row_and_stays_one_through_a_crash(tmp_path: Path) ->
             lake.send({"table": "orders", "operation": "INSERT", "rowId": "3", "after": {"id": 3, "item": "pot"}})
         server.kill()
         server.start()
-        _flush(server)
+        server.flush()
         with opened(server.url) as (_, engines):
             rows = engines["DuckDB"].rows("default.orders")
             assert sorted((row["_key"], row["item"], row["price"]) for row in rows) == [
@@ -71,14 +68,3 @@ def _assert_the_story_is_told(server: ServerProcess) -> None:
             ("UPDATE", "1", 3.5),
             ("DELETE", "2", 7.0),
         ]
-
-
-def _flush(server: ServerProcess) -> None:
-    """Ask until everything is published: a busy machine may need longer for Spark than one request waits."""
-    give_up_at = time.monotonic() + _FLUSH_WAIT_S
-    while time.monotonic() < give_up_at:
-        with contextlib.suppress(TimeoutError):
-            status, answer = server.get("/flush", method="POST")
-            if status == 200 and answer["success"]:
-                return
-    pytest.fail(f"not published within {_FLUSH_WAIT_S:.0f} s: {server.log[-2000:]}")

@@ -18,6 +18,8 @@ from dolake.wire.binary import decode_raw_batch
 from tests.support.aio import run
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.own_lake
+
 _SENDERS = 8
 
 

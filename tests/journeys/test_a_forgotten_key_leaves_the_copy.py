@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from dolake.client.sync import connect
-from tests.journeys.asking_support import insert, wait_until
+from tests.support.changes import insert
 from tests.support.command import dolake
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, wait_for
+from tests.support.tables import verified
 from tools.s3_server import S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 
 _KEY = "QzMarker"
 _OTHER_KEY = "QzSecondMarker"
@@ -50,7 +51,7 @@ def test_a_key_in_the_last_segment_of_the_copy_goes_with_the_next_changes(
         assert "until more changes are copied" in why
         assert _traces(s3, environ, _OTHER_KEY)
         lake.send([insert("friends", "1", name="Ann")])
-        wait_until(lambda: not _traces(s3, environ, _OTHER_KEY), lambda: server.log[-2000:])
+        wait_for(lambda: not _traces(s3, environ, _OTHER_KEY), "the key leaves the copy")
         server.flush()
         assert lake.forget("friends", _OTHER_KEY).rows_removed == 0
 
@@ -61,7 +62,7 @@ def test_a_forgotten_key_is_in_no_copy_and_the_lake_comes_back_without_it(
     before = int(server.get("/status")[1]["durablePosition"])
     with connect(server.url, source="shop") as lake:
         lake.send([insert("people", "1", name="Ann"), insert("people", _KEY, name=_KEY)])
-        wait_until(lambda: _copied(server) == before + 2, lambda: server.log[-2000:])
+        wait_for(lambda: _copied(server) == before + 2, "all is copied")
         assert _traces(s3, environ, _KEY)
         lake.send([insert("people", "2", name="Bo")])
         server.flush()
@@ -71,7 +72,7 @@ def test_a_forgotten_key_is_in_no_copy_and_the_lake_comes_back_without_it(
         assert all("the journal's copy in the store has positions from" in each for each in done.waits), done.waits
         assert _traces(s3, environ, _KEY) == []
         lake.send([insert("people", "3", name="Cy")])  # published or not when the machine is lost
-        wait_until(lambda: _copied(server) == before + 4, lambda: server.log[-2000:])
+        wait_for(lambda: _copied(server) == before + 4, "all is copied")
     server.kill()
 
     found = tmp_path / "found"
@@ -83,9 +84,7 @@ def test_a_forgotten_key_is_in_no_copy_and_the_lake_comes_back_without_it(
     with ServerProcess(found, environ=environ, has_pipeline=True, has_queries=False) as again:
         again.flush()
         assert again.stop() == 0
-    report = dolake("verify", "--home", found, environ=environ)
-    assert report.returncode == 0, report.stdout + report.stderr
-    assert "0 differences" in report.stdout
+    verified(found, environ=environ)
     assert _traces(s3, environ, _KEY) == []
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from dolake.client.sync import connect
-from tests.journeys.asking_support import delete, insert, post, update, wait_for_answers, wait_until
-from tests.support.command import dolake
-from tests.support.server import ServerProcess
+from tests.journeys.asking_support import wait_for_answers
+from tests.support.changes import delete, insert, update
+from tests.support.server import ServerProcess, query, run_job, wait_for
+from tests.support.tables import verified
 from tools.duckdb_client import duck_on
 from tools.s3_server import KEY, SECRET, S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 
 _REQUESTS_MAX = 8
 """For each Iceberg table and flush: its data file, deletes, their manifests, the list, the metadata and the hint."""
@@ -64,8 +67,8 @@ def test_a_lake_in_a_store_tells_the_whole_story(server: ServerProcess, s3: S3Se
         assert set(requests) == {"orders", "orders__changes"}
         assert max(requests.values()) <= _REQUESTS_MAX, requests
         lake.send([delete("orders", "3", id=3), insert("orders", "new", id=100, item="pot")])
-        assert _rows(server, "SELECT count(*) AS n, max(price) AS p FROM orders") == [{"n": 100, "p": 3.5}]
-        assert _rows(server, "SELECT max(price) AS p FROM orders", asOf=before_ms) == [{"p": 2.5}]
+        assert query(server, "SELECT count(*) AS n, max(price) AS p FROM orders") == [{"n": 100, "p": 3.5}]
+        assert query(server, "SELECT max(price) AS p FROM orders", asOf=before_ms) == [{"p": 2.5}]
         for key, item in (("7", "tea"), ("new", "pot")):  # one in the store, one in the journal
             status, found = server.get(f"/v1/tables/default/orders/rows/{key}")
             assert (status, found["row"]["item"]) == (200, item), found
@@ -84,9 +87,7 @@ def test_a_lake_in_a_store_tells_the_whole_story(server: ServerProcess, s3: S3Se
     assert _count(server) == 102
     _assert_old_partitions_go_cold(server, s3, bucket)
     assert server.stop() == 0
-    report = dolake("verify", "--home", server.home, environ=s3.environment(f"s3://{bucket}/lake"))
-    assert report.returncode == 0, report.stdout + report.stderr
-    assert "0 differences" in report.stdout
+    verified(server.home, environ=s3.environment(f"s3://{bucket}/lake"))
     assert not (server.home / "warehouse").exists()
     assert SECRET not in server.log
 
@@ -95,12 +96,27 @@ def _requests_of_a_flush(server: ServerProcess, s3: S3Server, lake: Any) -> Coun
     """By table, when everything has been opened once."""
     began = 0
     for price in (3.0, 3.5):
-        lake.send([update("orders", str(n), id=n, item="tea", price=price) for n in range(0, 100, 10)])
-        time.sleep(1.2)  # what comes after a commit, such as the hint, belongs to the flush before
+        lake.send([update("orders", str(n), None, {"id": n, "item": "tea", "price": price}) for n in range(0, 100, 10)])
+        wait_for(partial(_has_hints_of_now, server, s3), "the flush before has left its hints")
         began = len(s3.log)
         server.flush()
-        time.sleep(1.2)
-    return Counter(path.split("/")[4] for _, path in s3.log[began:])
+        wait_for(partial(_has_hints_of_now, server, s3), "the hints, which come after the commit")
+    ours = [(method, path) for method, path in s3.log[began:] if (method, path[-9:]) != ("GET", "hint.text")]
+    return Counter(path.split("/")[4] for _, path in ours)
+
+
+def _has_hints_of_now(server: ServerProcess, s3: S3Server) -> bool:
+    """The last that follows a commit: the server itself reads none of them."""
+    client = s3.client()
+    with contextlib.closing(client):
+        for table in ("orders", "orders__changes"):
+            location = server.get(f"/v1/namespaces/default/tables/{table}")[1]["metadata-location"]
+            folder, _, name = location.removeprefix("s3://").rpartition("/")
+            bucket, _, prefix = folder.partition("/")
+            hint = client.get_object(Bucket=bucket, Key=f"{prefix}/version-hint.text")["Body"].read().decode()
+            if f"{hint}.metadata.json" != name:
+                return False
+    return True
 
 
 def _assert_the_lake_goes_on_without_its_store(server: ServerProcess, s3: S3Server, lake: Any) -> None:
@@ -111,7 +127,7 @@ def _assert_the_lake_goes_on_without_its_store(server: ServerProcess, s3: S3Serv
         lake.send([insert("orders", "meanwhile", id=102, item="jug")])
         assert _count(server) == before + 1
         server.get("/flush", method="POST")
-        wait_until(lambda: "publish failed" in server.log, lambda: server.log[-2000:])
+        wait_for(lambda: "publish failed" in server.log, "a publish fails")
     finally:
         s3.is_down = False
 
@@ -140,7 +156,7 @@ def _assert_upkeep_leaves_what_is_needed(server: ServerProcess, s3: S3Server, bu
     server.get("/v1/config", method="PATCH", body={"maintenance": {"snapshotsMax": 1}})
     before = _data_files(s3, bucket)
     for kinds in (["files", "deletes"], ["snapshots"], ["garbage"], ["garbage"]):
-        _run_job(server, kinds)
+        run_job(server, kinds=kinds)
     after = _data_files(s3, bucket)
     assert len(after) < len(before), (before, after)
 
@@ -164,10 +180,10 @@ def _assert_old_partitions_go_cold(server: ServerProcess, s3: S3Server, bucket: 
     with connect(server.url, source="shop") as lake:
         lake.send([insert("events", str(n), at=f"2024-01-0{n % 3 + 1}T10:00:00Z", n=n) for n in range(30)])
         server.flush()
-        _run_job(server, ["tiers"])
-        lake.send([delete("events", "3"), update("events", "4", at="2024-01-02T10:00:00Z", n=400)])
+        run_job(server, kinds=["tiers"])
+        lake.send([delete("events", "3"), update("events", "4", None, {"at": "2024-01-02T10:00:00Z", "n": 400})])
         server.flush()
-        assert _rows(server, "SELECT count(*) AS n, max(n) AS m FROM events") == [{"n": 29, "m": 400}]
+        assert query(server, "SELECT count(*) AS n, max(n) AS m FROM events") == [{"n": 29, "m": 400}]
         assert server.get("/v1/tables/default/events/rows/5")[1]["row"]["n"] == 5
         (warm, cold) = lake.tiers("events").tiers
         assert (cold.files, warm.rows + cold.rows) == (3, 29 + 32)  # with those of the changes
@@ -179,18 +195,6 @@ def _assert_old_partitions_go_cold(server: ServerProcess, s3: S3Server, bucket: 
     ] * 3
 
 
-def _run_job(server: ServerProcess, kinds: list[str]) -> None:
-    status, answer = server.get("/v1/compaction/run", method="POST", body={"kinds": kinds})
-    assert status == 202, answer
-    wait_until(lambda: _state_of(server, answer["jobId"]) == "done", lambda: server.log[-2000:])
-
-
-def _state_of(server: ServerProcess, job: str) -> str:
-    found = server.get(f"/v1/compaction/jobs/{job}")[1]
-    assert found["state"] != "failed", found
-    return str(found["state"])
-
-
 def _data_files(s3: S3Server, bucket: str) -> list[str]:
     client = s3.client()
     found = client.list_objects_v2(Bucket=bucket)["Contents"]
@@ -198,10 +202,5 @@ def _data_files(s3: S3Server, bucket: str) -> list[str]:
     return [each["Key"] for each in found if each["Key"].endswith(".parquet")]
 
 
-def _rows(server: ServerProcess, sql: str, **more: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = post(server, "/v1/query", sql=sql, **more)["rows"]
-    return rows
-
-
 def _count(server: ServerProcess) -> int:
-    return int(_rows(server, "SELECT count(*) AS n FROM orders")[0]["n"])
+    return int(query(server, "SELECT count(*) AS n FROM orders")[0]["n"])

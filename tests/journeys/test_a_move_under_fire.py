@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from dolake.client.sync import connect
-from tests.journeys.asking_support import insert, update, wait_for_answers, wait_until
-from tests.support.command import dolake
-from tests.support.server import ServerProcess
+from tests.journeys.asking_support import wait_for_answers
+from tests.support.changes import insert, update
+from tests.support.server import ServerProcess, children_of, post, query, wait_for
+from tests.support.tables import verified
 from tools.duckdb_client import duck_on
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos]
+pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.own_lake]
 _DAYS = [f"2024-{number // 25 + 1:02d}-{number % 25 + 1:02d}" for number in range(50)]
 _ROWS_A_DAY = 400
 _COUNT = len(_DAYS) * _ROWS_A_DAY
@@ -55,7 +55,7 @@ class _Sender(threading.Thread):
             while not self.stopping.is_set():
                 chosen = rng.sample(keys, _BATCH)
                 news = {key: rng.randrange(1_000_000) for key in chosen}
-                lake.send([update("ledger", key, **_row(key, n)) for key, n in news.items()])
+                lake.send([update("ledger", key, None, _row(key, n)) for key, n in news.items()])
                 self.said |= news
                 self.count += _BATCH
                 time.sleep(max(0.0, began_s + self.count / _CHANGES_A_SECOND - time.monotonic()))
@@ -84,7 +84,7 @@ def test_fifty_partitions_move_under_fire(server: ServerProcess) -> None:
         sender.join()
     server.flush()
     for _ in _DAYS:  # on a busy machine all of them take longer than anybody waits at once, but one does not
-        wait_until(partial(_is_colder, server, _warm(server)), lambda: server.log[-3_000:])
+        wait_for(partial(_is_colder, server, _warm(server)), "one more is cold")
     assert _warm(server) == 0
     catalog = RestCatalog("lake", uri=server.url)
     with contextlib.closing(catalog):
@@ -92,9 +92,8 @@ def test_fifty_partitions_move_under_fire(server: ServerProcess) -> None:
     assert {row["_key"]: row["n"] for row in rows} == sender.said
     assert len(rows) == _COUNT
     assert server.stop() == 0
-    report = dolake("verify", "--home", server.home, timeout_s=1_800)
-    assert report.returncode == 0, report.stdout + report.stderr
-    print(f"{kills} kills, {sender.count:,} changes at {sender.count / sender.seconds:,.0f} a second; {report.stdout}")
+    report = verified(server.home, timeout_s=1_800)
+    print(f"{kills} kills, {sender.count:,} changes at {sender.count / sender.seconds:,.0f} a second; {report}")
 
 
 def _move_through_kills(server: ServerProcess) -> dict[str, int]:
@@ -113,25 +112,16 @@ def _move_through_kills(server: ServerProcess) -> dict[str, int]:
             server.start()
             wait_for_answers(server)
             kills["server"] += 1
-        elif _kill_pipeline(server):
+        elif found := children_of(server, "dolake.pipeline"):
+            found[0].kill()
             kills["pipeline"] += 1
         print(f"moved {len(moved)} of {len(_DAYS)}, {looks} looks, {kills}", flush=True)
     return kills
 
 
-def _kill_pipeline(server: ServerProcess) -> bool:
-    for child in psutil.Process(server.pid).children():
-        with contextlib.suppress(psutil.Error):
-            if "dolake.pipeline" in child.cmdline():
-                child.kill()
-                return True
-    return False
-
-
 def _assert_all_are_there(server: ServerProcess) -> None:
     """In our own SQL, which has what is not published yet, and in DuckDB, which reads the tables."""
-    status, answer = server.get("/v1/query", method="POST", body={"sql": "SELECT count(*) AS n FROM ledger"})
-    assert (status, answer.get("rows")) == (200, [{"n": _COUNT}]), answer
+    assert query(server, "SELECT count(*) AS n FROM ledger") == [{"n": _COUNT}]
     with duck_on(server.url) as duck:
         found = duck.execute("SELECT count(*), count(DISTINCT _key) FROM lake.default.ledger").fetchone()
     assert found == (_COUNT, _COUNT)
@@ -139,9 +129,7 @@ def _assert_all_are_there(server: ServerProcess) -> None:
 
 def _tiers(server: ServerProcess) -> dict[str, set[str]]:
     """By partition, as a plan names them."""
-    body = {"sql": "SELECT * FROM ledger"}
-    status, answer = server.get("/v1/query/plan", method="POST", body=body)
-    assert status == 200, answer
+    answer = post(server, "/v1/query/plan", sql="SELECT * FROM ledger")
     found: dict[str, set[str]] = {}
     for file in answer["tables"][0]["reads"]:
         found.setdefault(file["partition"].removeprefix("date="), set()).add(file["tier"])

@@ -21,24 +21,18 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from dolake.client.sync import LakeClient, connect
 from dolake.storage.duck import extension_file
-from tests.journeys.asking_support import (
-    insert,
-    post,
-    query_process_of,
-    refusal,
-    update,
-    wait_for_answers,
-    wait_until,
-)
+from tests.journeys.asking_support import wait_for_answers
 from tests.support.aio import run
+from tests.support.changes import insert, update
 from tests.support.command import dolake
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, children_of, job_ended, post, query, refusal, status_of, wait_for
 from tests.support.speaker import Speaker, batch, event
+from tests.support.tables import verified
 from tools.duckdb_client import duck_on
 from tools.faulty_proxy import FaultyProxy, Request, faulty_proxy
 from tools.s3_server import KEY, SECRET, S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 
 _SETTINGS = """\
 freshness_target_ms = 200
@@ -96,8 +90,7 @@ class Lake:
             self.keys += keys
 
     def rows(self, sql: str, **more: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = post(self.server, "/v1/query", sql=sql, **more)["rows"]
-        return found
+        return query(self.server, sql, **more)
 
     def assert_whole(self) -> None:
         """In SQL; other engines look at the end."""
@@ -106,8 +99,7 @@ class Lake:
 
     @property
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.server.get("/status")[1]
-        return found
+        return status_of(self.server)
 
     @property
     def publish(self) -> dict[str, Any]:
@@ -116,11 +108,11 @@ class Lake:
 
     def wait_for_reason(self, word: str) -> None:
         """Until the last failure has this word in it."""
-        wait_until(lambda: word in self.publish["lastFailure"], lambda: self.server.log[-2000:])
+        wait_for(lambda: word in self.publish["lastFailure"], f"a failure with {word}")
 
     def wait_for_failure(self, since: int) -> str:
         """Until one more publish has failed; returns why."""
-        wait_until(lambda: self.publish["failures"] > since, lambda: self.server.log[-2000:])
+        wait_for(lambda: self.publish["failures"] > since, "one more publish fails")
         return str(self.publish["lastFailure"])
 
 
@@ -219,7 +211,7 @@ def test_a_store_that_says_nothing_keeps_nobody_from_what_needs_no_store(lake: L
     """As many questions wait for it as may run; when their time is over they are told, and others have a turn."""
     lake.insert("1", table="far")
     lake.server.flush()
-    before = query_process_of(lake.server)
+    before = children_of(lake.server, "dolake.query")
     said: list[Any] = []
 
     def ask() -> None:
@@ -235,7 +227,7 @@ def test_a_store_that_says_nothing_keeps_nobody_from_what_needs_no_store(lake: L
         for each in asking:
             each.join()
     assert {status for status, _ in said} <= {503, 504}, said  # the store's time is over first, or the question's
-    assert query_process_of(lake.server) == before  # nobody's question was cut off for it
+    assert children_of(lake.server, "dolake.query") == before  # nobody's question was cut off for it
     lake.server.flush()
     lake.assert_whole()
 
@@ -244,7 +236,7 @@ def test_columns_that_were_not_sent_are_found_in_the_store(lake: Lake) -> None:
     lake.insert("partly", table="parts")
     lake.server.flush()
     with lake.proxy.fault("refuse", lambda request: request.is_write):
-        change = update("parts", "partly", name="new") | {"metadata": {"unchanged": ["price"]}}
+        change = update("parts", "partly", None, {"name": "new"}, unchanged=["price"])
         lake.client.send([change])
         assert lake.rows("SELECT name, price FROM parts") == [{"name": "new", "price": 1.5}]
     lake.server.flush()
@@ -266,11 +258,7 @@ def test_upkeep_that_the_store_stops_loses_nothing_and_is_done_later(lake: Lake)
 
 
 def _job(lake: Lake, kinds: list[str]) -> dict[str, Any]:
-    _, asked = lake.server.get("/v1/compaction/run", method="POST", body={"kinds": kinds})
-    path = f"/v1/compaction/jobs/{asked['jobId']}"
-    wait_until(lambda: lake.server.get(path)[1]["state"] in ("done", "failed"), lambda: lake.server.log[-2000:])
-    found: dict[str, Any] = lake.server.get(path)[1]
-    return found
+    return job_ended(lake.server, post(lake.server, "/v1/compaction/run", kinds=kinds)["jobId"])
 
 
 # --- the circuit breaker and the fallback ----------------------------------------------------------------------------
@@ -289,7 +277,7 @@ def test_the_fallback_takes_as_much_as_the_settings_allow_and_everything_flows_w
 
     with lake.proxy.fault("refuse"):
         lake.insert("opens the breaker")
-        wait_until(lambda: lake.status["circuitBreakerState"] == "open", "the breaker opens")
+        wait_for(lambda: lake.status["circuitBreakerState"] == "open", "the breaker opens")
         kept = run(say([1, 2]), timeout_s=60)
         assert [answer["status"] for answer in kept] == ["fallback", "fallback"]
         assert kept[0]["details"]["circuitBreakerState"] in ("open", "half-open")
@@ -302,7 +290,7 @@ def test_the_fallback_takes_as_much_as_the_settings_allow_and_everything_flows_w
         (refused,) = run(say([3]), timeout_s=60)
         assert (refused["type"], refused["reason"]) == ("nack", "buffer_full")
         assert lake.rows("SELECT count(*) AS n FROM fallen") == [{"n": 2}]  # and questions are answered
-    wait_until(lambda: lake.status["circuitBreakerState"] == "closed", lambda: lake.server.log[-2000:])
+    wait_for(lambda: lake.status["circuitBreakerState"] == "closed", "the breaker closes")
     (taken,) = run(say([3]), timeout_s=60)
     assert taken["status"] == "buffered"
     _configure(lake, enableFallback=True)
@@ -355,7 +343,7 @@ def _wait_for_copy(lake: Lake) -> None:
         status = lake.status
         return bool(status["journal"]["copy"]["position"] == status["durablePosition"])
 
-    wait_until(is_copied, lambda: f"{lake.status['journal']}")
+    wait_for(is_copied, "all is copied")
 
 
 def test_at_the_end_other_engines_have_every_row_once(lake: Lake, s3: S3Server, bucket: str) -> None:
@@ -370,7 +358,7 @@ def test_at_the_end_other_engines_have_every_row_once(lake: Lake, s3: S3Server, 
         assert Counter(changes["_key"].to_pylist()) == Counter(lake.keys)
     _assert_hints_are_of_now(lake, s3, bucket)
     assert lake.server.stop() == 0
-    assert "0 differences" in _run("verify", "--home", lake.server.home, environ=lake.environ)
+    verified(lake.server.home, environ=lake.environ)
     assert SECRET not in lake.server.log
 
 
@@ -386,7 +374,7 @@ def test_a_backup_has_the_tables_too_and_brings_them_back(
         for found in client.list_objects_v2(Bucket=bucket)["Contents"]:
             client.delete_object(Bucket=bucket, Key=found["Key"])
     _run("restore", folder, "--home", home, environ=lake.environ)
-    assert "0 differences" in _run("verify", "--home", home, environ=lake.environ)
+    verified(home, environ=lake.environ)
     with duckdb.connect() as duck:  # without any catalog: the hint leads to the table
         for name in ("avro", "httpfs", "iceberg"):
             duck.execute(f"LOAD '{extension_file(name)}'")
@@ -421,4 +409,4 @@ def _assert_hints_are_of_now(lake: Lake, s3: S3Server, bucket: str) -> None:
         return found.decode()
 
     with contextlib.closing(client):
-        wait_until(lambda: hint() == name.removesuffix(".metadata.json"), lambda: f"{hint()} is not {name}")
+        wait_for(lambda: hint() == name.removesuffix(".metadata.json"), f"a hint of {name}")

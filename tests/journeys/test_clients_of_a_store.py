@@ -16,7 +16,7 @@ from tests.support.store_lake import ROLE, StoreLake, store_lake
 from tools.duckdb_client import duck_on
 from tools.s3_server import KEY, S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 
 _ORDERS = pa.table({"id": [1, 2, 3], "item": ["tea", "pot", "cup"]})
 

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.own_lake
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = (
     "README.md",

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, status_of, wait_for
 from tools.duckdb_client import duck_on
+
+pytestmark = pytest.mark.own_lake
 
 SHARDS = ("east", "west")
 COLUMNS = "id, city, amount, paid"
@@ -72,7 +74,8 @@ def _kill_and_compare(folder: Path, *, kills: int, seed: int) -> None:
             for kill in range(kills):
                 time.sleep(dice.uniform(0.1, 1.5))  # when the kill comes, not how we wait for something
                 processes.kill_and_restart(victims[kill % 3] if kill < 3 else dice.choice(victims), dice)
-            time.sleep(0.5)
+            before = status_of(server)["durablePosition"]
+            wait_for(lambda: bool(status_of(server)["durablePosition"] > before), "the source sends again")
         finally:
             processes.kill_all()
         processes.bring_the_rest()

@@ -60,5 +60,5 @@ def test_a_change_becomes_a_row_in_duckdb(command: str, home: str, tmp_path: Pat
                 try:
                     rows = duck.execute("SELECT id, item FROM lake.default.orders").fetchall()
                 except duckdb.Error:
-                    time.sleep(0.2)  # the table is made with the first publish
+                    time.sleep(0.05)  # the table is made with the first publish
         assert rows == [(1, "tea")]

@@ -19,7 +19,7 @@ from dolake.errors import DoLakeError
 from tests.support.aio import run
 from tests.support.server import ServerProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 
 _TABLES = ("orders", "shop.items")
 _WISHES: list[dict[str, Any]] = [
@@ -146,7 +146,7 @@ class _Story:
                 await asyncio.to_thread(self._server.start)
             await self._ask("/flush", {})
             await self._ask("/v1/compaction/run", {"namespace": "default", "table": "orders__changes"})
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)  # how often, not how we wait for something
 
     async def _ask(self, path: str, body: Any) -> None:
         try:

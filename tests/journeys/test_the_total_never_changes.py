@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.asking_support import answering_server
 from tests.journeys.moving_money import BY_OWNER, TOTAL, Bank
 from tests.support.aio import run
-from tests.support.command import dolake
+from tests.support.server import ServerProcess
+from tests.support.tables import verified
 from tools.duckdb_client import duck_on
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 
 _SETTINGS = """\
 [lake]
@@ -48,7 +48,7 @@ def test_the_total_is_the_same_through_thirty_kills(tmp_path: Path) -> None:
 
 
 def _move_money(home: Path, troubles: list[str], seed: int) -> None:
-    with answering_server(home, _SETTINGS) as server:
+    with ServerProcess(home, settings=_SETTINGS, has_pipeline=True) as server:
         bank = Bank(server, seed)
         run(bank.run(troubles), timeout_s=300 + 60 * len(troubles))
         server.flush()
@@ -57,6 +57,5 @@ def _move_money(home: Path, troubles: list[str], seed: int) -> None:
             duck.execute("USE lake.default")
             rows = duck.execute(BY_OWNER.replace("bank.savings", "lake.bank.savings")).fetchall()
             assert [row[:2] for row in rows] == [("ender", TOTAL), ("opener", TOTAL)]
-        verified = dolake("verify", "--home", home)
-        assert verified.returncode == 0, verified.stdout + verified.stderr
+        verified(home)
         assert server.stop() == 0

@@ -19,8 +19,10 @@ from dolake.errors import UnknownTable
 from dolake.identity.store import TokenFile
 from dolake.identity.tokens import mint
 from tests.server.permission_rows import ROUTES
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, wait_for
 from tests.support.speaker import Speaker
+
+pytestmark = pytest.mark.own_lake
 
 TENANTS = ("tenant_a", "tenant_b")
 
@@ -52,10 +54,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     with ServerProcess(home, has_queries=True) as server:
         found = Lake(server, tokens)
         headers = {"Authorization": f"Bearer {tokens['boss']}"}
-        give_up_s = time.monotonic() + 120
-        while server.get("/v1/query", method="POST", body={"sql": "SELECT 1"}, headers=headers)[0] != 200:
-            assert time.monotonic() < give_up_s
-            time.sleep(0.2)
+        path, body = "/v1/query", {"sql": "SELECT 1"}
+        wait_for(lambda: bool(server.get(path, method="POST", body=body, headers=headers)[0] == 200), "answers")
         for tenant in TENANTS:
             with connect(server.url, source=f"{tenant}-1", token=tokens[tenant]) as client:
                 row = {"table": f"{tenant}.orders", "operation": "INSERT", "rowId": "1", "after": {"who": tenant}}

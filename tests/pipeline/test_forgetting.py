@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,12 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
 
-from dolake.client import connect
-from tests.pipeline.test_publishing import (
-    changes_of,
-    delete,
-    insert,
-    pipelines_of,
-    rows_of,
-    send,
-    update,
-    wait_for,
-)
-from tests.support.aio import run
-from tests.support.command import dolake
-from tests.support.server import ServerProcess
+from dolake.client.sync import connect
+from tests.support.changes import delete, insert, send, update
+from tests.support.server import ServerProcess, children_of, job_ended, post, query, wait_for
 from tests.support.spark import add_catalog
 from tests.support.spark import rows_of as spark_rows_of
+from tests.support.tables import changes_of, rows_of, verified
 from tests.support.traces import hashed_traces, traces
 from tools.duckdb_client import duck_on
 
@@ -45,52 +34,39 @@ auto_compact = false
 
 
 def forget(lake: ServerProcess, table: str, key: str, **more: Any) -> dict[str, Any]:
-    status, job = lake.get(f"/v1/tables/default/{table}/forget", method="POST", body={"key": key} | more)
-    assert status == 202, job
-    assert job["kind"] == "forget"
-    return ended(lake, job["jobId"])
-
-
-def ended(lake: ServerProcess, job_id: str) -> dict[str, Any]:
-    path = f"/v1/compaction/jobs/{job_id}"
-    wait_for(lambda: lake.get(path)[1]["state"] not in ("queued", "running"), "the job ends")
-    job: dict[str, Any] = lake.get(path)[1]
-    assert job["state"] == "done", (job, lake.log[-3_000:])
+    asked = post(lake, f"/v1/tables/default/{table}/forget", key=key, **more)
+    assert asked["kind"] == "forget"
+    job = job_ended(lake, asked["jobId"])
+    assert job["state"] == "done", job
     found: dict[str, Any] = job["forgotten"]
     return found
 
 
 def past_of(lake: ServerProcess, table: str, count: int) -> list[str | None]:
     """The keys of the first changes that a subscriber hears of."""
-
-    async def story() -> list[str | None]:
-        found: list[str | None] = []
-        async with aclosing(connect(lake.url).subscribe([table], since="beginning")) as batches:
-            async for batch in batches:
-                found += [event.row_id for event in batch.events]
-                if len(found) >= count:
-                    break
-        return found
-
-    return run(story(), timeout_s=120)
-
-
-def verify(lake: ServerProcess) -> None:
-    done = dolake("verify", "--home", lake.home)
-    assert done.returncode == 0, done.stdout + done.stderr
+    found: list[str | None] = []
+    for batch in connect(lake.url).subscribe([table], since="beginning"):
+        found += [event.row_id for event in batch.events]
+        if len(found) >= count:
+            return found
+    raise AssertionError(f"the subscription has ended: {found}")
 
 
 def test_no_byte_of_a_forgotten_key_is_left(lake: ServerProcess, catalog: RestCatalog) -> None:
     mark = MARKS[0]
-    send(lake, *(insert("persons", str(n), name=f"name {n}") for n in range(20)))
+    send(lake.url, *(insert("persons", str(n), name=f"name {n}") for n in range(20)))
     lake.flush()
-    send(lake, insert("persons", mark, name=f"{mark} Smith", mail=f"{mark}@example.org"))
+    send(lake.url, insert("persons", mark, name=f"{mark} Smith", mail=f"{mark}@example.org"))
     lake.flush()
     tagged = catalog.load_table("default.persons").current_snapshot()
     assert tagged
     catalog.load_table("default.persons").manage_snapshots().create_tag(tagged.snapshot_id, "closing").commit()
     before, after = {"name": f"{mark} Smith"}, {"name": f"{mark} Jones", "mail": None}
-    send(lake, update("persons", mark, before, after), update("persons", "3", {"name": "name 3"}, {"name": "other 3"}))
+    send(
+        lake.url,
+        update("persons", mark, before, after),
+        update("persons", "3", {"name": "name 3"}, {"name": "other 3"}),
+    )
     lake.flush()
     status, found = lake.get(f"/v1/tables/default/persons/rows/{mark}")
     assert (status, found["row"]["name"]) == (200, f"{mark} Jones")
@@ -128,18 +104,16 @@ def test_who_travels_in_time_meets_it_nowhere(lake: ServerProcess, catalog: Rest
     mark = MARKS[1]
     moments = []
     for number in range(3):
-        send(lake, insert("past", f"other {number}", n=number))
+        send(lake.url, insert("past", f"other {number}", n=number))
         if number == 1:
-            send(lake, insert("past", mark, n=-1))
+            send(lake.url, insert("past", mark, n=-1))
         lake.flush()
         moments.append(time.time_ns() // 1_000_000)
     forget(lake, "past", mark)
     assert traces(lake.home, mark) == []
     for number, moment in enumerate(moments):
-        status, answer = lake.get(
-            "/v1/query", method="POST", body={"sql": "SELECT n FROM past ORDER BY n", "asOf": moment}
-        )
-        assert (status, [row["n"] for row in answer["rows"]]) == (200, list(range(number + 1))), answer
+        rows = query(lake, "SELECT n FROM past ORDER BY n", asOf=moment)
+        assert [row["n"] for row in rows] == list(range(number + 1))
     table = catalog.load_table("default.past")
     add_catalog(spark, "forgetful", lake.url)
     assert len(table.snapshots()) >= 2, "the one before the key came is kept"
@@ -162,13 +136,13 @@ def test_a_row_is_forgotten_under_all_its_keys_and_who_has_one_of_them_now_stays
 ) -> None:
     mark = MARKS[2]
     send(
-        lake,
+        lake.url,
         insert("moved", f"{mark}1", name="old"),
-        update("moved", f"{mark}2", {"name": "old"}, {"name": "new"}, metadata={"previousRowId": f"{mark}1"}),
+        update("moved", f"{mark}2", {"name": "old"}, {"name": "new"}, previousRowId=f"{mark}1"),
         insert("moved", "neighbour", name="n"),
     )
     lake.flush()
-    send(lake, insert("moved", f"{mark}1", name="somebody else"))
+    send(lake.url, insert("moved", f"{mark}1", name="somebody else"))
     lake.flush()
     report = forget(lake, "moved", f"{mark}2")
     assert (report["rowsRemoved"], report["changesBlanked"], report["keys"]) == (1, 2, 2)
@@ -177,7 +151,7 @@ def test_a_row_is_forgotten_under_all_its_keys_and_who_has_one_of_them_now_stays
         "neighbour": "n",
         f"{mark}1": "somebody else",
     }
-    verify(lake)
+    verified(lake.home)
     report = forget(lake, "moved", f"{mark}1")
     assert (report["rowsRemoved"], report["changesBlanked"]) == (1, 1)
     assert set(rows_of(catalog, "default.moved")) == {"neighbour"}
@@ -188,9 +162,9 @@ def test_deleted_rows_and_the_quarantine_are_forgotten_too_and_later_a_row_of_th
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     mark = MARKS[3]
-    unknown = {"metadata": {"unchanged": ["n"]}}  # nobody knows the value, because there is no row
-    send(lake, insert("strange", "1", n=1), insert("strange", mark, n=2), delete("strange", mark, {"n": 2}))
-    send(lake, update("strange", mark, {}, {"x": mark}, **unknown), update("strange", "2", {}, {"x": 2}, **unknown))
+    unknown = {"unchanged": ["n"]}  # nobody knows the value, because there is no row
+    send(lake.url, insert("strange", "1", n=1), insert("strange", mark, n=2), delete("strange", mark, n=2))
+    send(lake.url, update("strange", mark, {}, {"x": mark}, **unknown), update("strange", "2", {}, {"x": 2}, **unknown))
     lake.flush()
     entries = lake.get("/v1/quarantine/default/strange")[1]["entries"]
     assert sorted(each["key"] for each in entries) == ["2", mark], "the value cannot be a row"
@@ -202,7 +176,7 @@ def test_deleted_rows_and_the_quarantine_are_forgotten_too_and_later_a_row_of_th
     again = forget(lake, "strange", mark)
     assert (again["rowsRemoved"], again["changesBlanked"]) == (0, 0), "twice is once"
     assert sum(each["snapshotsExpired"] + each["filesRemoved"] for each in again["tables"]) == 0
-    send(lake, insert("strange", mark, n=4))
+    send(lake.url, insert("strange", mark, n=4))
     lake.flush()
     assert rows_of(catalog, "default.strange")[mark]["n"] == 4
 
@@ -211,9 +185,9 @@ def test_a_stream_goes_on_meanwhile_and_a_crash_in_the_middle_is_made_good(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     mark = MARKS[4]
-    send(lake, *(insert("streamed", str(n), n=0) for n in range(50)), insert("streamed", f"{mark}a", n=0))
+    send(lake.url, *(insert("streamed", str(n), n=0) for n in range(50)), insert("streamed", f"{mark}a", n=0))
     lake.flush()
-    send(lake, update("streamed", mark, {"n": 0}, {"n": 1}, metadata={"previousRowId": f"{mark}a"}))
+    send(lake.url, update("streamed", mark, {"n": 0}, {"n": 1}, previousRowId=f"{mark}a"))
     lake.flush()
     stopping = threading.Event()
     rounds = 0
@@ -222,18 +196,18 @@ def test_a_stream_goes_on_meanwhile_and_a_crash_in_the_middle_is_made_good(
         nonlocal rounds
         while not stopping.is_set():
             rounds += 1
-            send(lake, *(update("streamed", str(n), {"n": rounds - 1}, {"n": rounds}) for n in range(0, 50, 5)))
-            time.sleep(0.3)
+            send(lake.url, *(update("streamed", str(n), {"n": rounds - 1}, {"n": rounds}) for n in range(0, 50, 5)))
+            stopping.wait(0.3)
 
     sending = threading.Thread(target=stream)
     sending.start()
     try:
         wait_for(lambda: rounds > 3, "the stream runs")
-        (first,) = pipelines_of(lake)
+        (first,) = children_of(lake, "dolake.pipeline")
         lake.crash_at("forgotten")
         report = forget(lake, "streamed", mark)
         assert not lake.is_crash_due, "it has died on the way"
-        assert [each.pid for each in pipelines_of(lake)] != [first.pid]
+        assert [each.pid for each in children_of(lake, "dolake.pipeline")] != [first.pid]
         before = rounds
         wait_for(lambda: rounds > before + 2, "the stream goes on")
     finally:
@@ -245,12 +219,12 @@ def test_a_stream_goes_on_meanwhile_and_a_crash_in_the_middle_is_made_good(
     rows = rows_of(catalog, "default.streamed")
     assert len(rows) == 50
     assert {rows[str(n)]["n"] for n in range(0, 50, 5)} == {rounds}
-    verify(lake)
+    verified(lake.home)
 
 
 def test_what_holds_the_key_back_is_said(lake: ServerProcess) -> None:
     mark = MARKS[5]
-    send(lake, insert("slow", "1", n=1), insert("slow", mark, n=2))
+    send(lake.url, insert("slow", "1", n=1), insert("slow", mark, n=2))
     lake.flush()
     report = forget(lake, "slow", mark, patient=True)
     assert report["lastByteMs"] > time.time() * 1000 + 3_600_000, "a day, for those who are reading"

@@ -17,12 +17,11 @@ from dolake.storage.duck import extension_file
 from dolake.storage.local import path_of
 from dolake.tables.layout import state_schema
 from dolake.tables.types import Field
-from tests.pipeline.test_publishing import delete, insert, rows_of, send, update
-from tests.pipeline.test_upkeep import files_of, run_job
-from tests.support.command import dolake
-from tests.support.server import ServerProcess
+from tests.support.changes import delete, insert, send, update
+from tests.support.server import ServerProcess, post, query, run_job
 from tests.support.spark import add_catalog
 from tests.support.spark import rows_of as spark_rows_of
+from tests.support.tables import files_of, rows_of, verified
 
 pytestmark = pytest.mark.spark
 SETTINGS = """\
@@ -95,22 +94,10 @@ def in_duckdb(catalog: RestCatalog, table: str) -> dict[str, dict[str, Any]]:
     return {row.pop("_key"): row for row in found.to_pylist()}
 
 
-def asked(lake: ServerProcess, sql: str, **more: Any) -> list[dict[str, Any]]:
-    status, body = lake.get("/v1/query", method="POST", body={"sql": sql} | more)
-    assert status == 200, body
-    rows: list[dict[str, Any]] = body["rows"]
-    return rows
-
-
-def verified(lake: ServerProcess) -> None:
-    done = dolake("verify", "--home", lake.home)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_rows_go_to_their_partitions_sorted_and_in_folders_of_their_own(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
-    send(lake, *(insert("shop.orders", str(n), **order(n, n % 3 + 1)) for n in range(60)))
+    send(lake.url, *(insert("shop.orders", str(n), **order(n, n % 3 + 1)) for n in range(60)))
     lake.flush()
     assert spec_of(catalog, "shop.orders") == [("at_day", "day"), ("customer_bucket", "bucket[4]")]
     assert spec_of(catalog, "shop.orders__changes") == []
@@ -135,7 +122,7 @@ def test_an_update_that_moves_a_row_leaves_no_ghost_and_a_delete_finds_it(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     changes = [insert("shop.moves", str(n), created_at=f"2026-02-{n % 5 + 1:02d}T00:00:00Z", n=n) for n in range(50)]
-    send(lake, *changes)
+    send(lake.url, *changes)
     lake.flush()
     assert spec_of(catalog, "shop.moves") == [("date", "day")]
     paths = [task.file.file_path.split("/data/")[1] for task in files_of(catalog, "shop.moves")]
@@ -143,30 +130,30 @@ def test_an_update_that_moves_a_row_leaves_no_ghost_and_a_delete_finds_it(
         f"ns=shop/date=2026-02-{day:02d}" for day in range(1, 6)
     ]
     before = {"created_at": "2026-02-01T00:00:00Z", "n": 0}
-    send(lake, update("shop.moves", "0", before, {"created_at": "2026-02-04T09:00:00Z", "n": 100}))
-    send(lake, delete("shop.moves", "1", {"n": 1}), delete("shop.moves", "5", {"n": 5}))
+    send(lake.url, update("shop.moves", "0", before, {"created_at": "2026-02-04T09:00:00Z", "n": 100}))
+    send(lake.url, delete("shop.moves", "1", n=1), delete("shop.moves", "5", n=5))
     lake.flush()
     expected = {str(n): n for n in range(50) if n not in (1, 5)} | {"0": 100}
     assert {key: row["n"] for key, row in rows_of(catalog, "shop.moves").items()} == expected
     assert {key: row["n"] for key, row in in_duckdb(catalog, "shop.moves").items()} == expected
-    assert {row["_key"]: row["n"] for row in asked(lake, "SELECT _key, n FROM shop.moves")} == expected
+    assert {row["_key"]: row["n"] for row in query(lake, "SELECT _key, n FROM shop.moves")} == expected
     for task in files_of(catalog, "shop.moves"):  # a delete file is of the partition of the file that it names
         assert all(tuple(each.partition) == tuple(task.file.partition) for each in task.delete_files)
-    send(lake, delete("shop.moves", "0", {"n": 100}))
+    send(lake.url, delete("shop.moves", "0", n=100))
     lake.flush()
     assert "0" not in rows_of(catalog, "shop.moves")
     stats = partitions_of(lake, "shop.moves")
     assert sum(each["rowCount"] - each["deletedRowCount"] for each in stats.values()) == 47
     assert stats["date=2026-02-01"]["deleteFileCount"] == 1
     # By SQL over rows that no table has yet: the tail replaces rows in their partitions too.
-    send(lake, update("shop.moves", "2", {"n": 2}, {"created_at": "2026-02-01T01:00:00Z", "n": 200}))
-    send(lake, delete("shop.moves", "3", {"n": 3}))
-    answer = asked(lake, "SELECT _key, n FROM shop.moves")
+    send(lake.url, update("shop.moves", "2", {"n": 2}, {"created_at": "2026-02-01T01:00:00Z", "n": 200}))
+    send(lake.url, delete("shop.moves", "3", n=3))
+    answer = query(lake, "SELECT _key, n FROM shop.moves")
     assert len(answer) == 46
     assert {row["_key"]: row["n"] for row in answer} == {
         key: 200 if key == "2" else n for key, n in expected.items() if key not in ("0", "3")
     }
-    by_days = asked(
+    by_days = query(
         lake, "SELECT count(*) AS c FROM shop.moves", partition={"dateStart": "2026-02-01", "dateEnd": "2026-02-02"}
     )
     lake.flush()
@@ -177,36 +164,36 @@ def test_an_update_that_moves_a_row_leaves_no_ghost_and_a_delete_finds_it(
 def test_texts_of_any_kind_make_partitions_that_every_engine_reads(lake: ServerProcess, catalog: RestCatalog) -> None:
     regions = ["eu", "a/b", "50% off", "ü ö", "x=y&z", "", None, "+", "a:b?c#d", "x" * 300]
     changes = [insert("shop.people", str(n), region=each, name=f"näme {n}") for n, each in enumerate(regions)]
-    send(lake, *changes)
+    send(lake.url, *changes)
     lake.flush()
     send(
-        lake,
+        lake.url,
         *(update("shop.people", str(n), {}, {"region": each, "name": f"other {n}"}) for n, each in enumerate(regions)),
     )
     lake.flush()
     expected = {str(n): (each, f"other {n}") for n, each in enumerate(regions)}
     for found in (rows_of(catalog, "shop.people"), in_duckdb(catalog, "shop.people")):
         assert {key: (row["region"], row["name"]) for key, row in found.items()} == expected
-    assert len(asked(lake, "SELECT * FROM shop.people")) == len(regions)
+    assert len(query(lake, "SELECT * FROM shop.people")) == len(regions)
     assert set(partitions_of(lake, "shop.people")) == {
         f"region={'null' if each is None else each}/name_trunc=ot" for each in regions
     }
 
 
 def test_what_a_table_cannot_have_is_ignored(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("shop.odd", "1", region="eu", name="x", n=1), insert("shop.plain", "1", n=1))
+    send(lake.url, insert("shop.odd", "1", region="eu", name="x", n=1), insert("shop.plain", "1", n=1))
     lake.flush()
     assert spec_of(catalog, "shop.odd") == [("region", "identity")]
     assert spec_of(catalog, "shop.plain") == []
-    send(lake, insert("shop.odd", "2", region=7, name="y", n=1.5))
+    send(lake.url, insert("shop.odd", "2", region=7, name="y", n=1.5))
     lake.flush()
     assert rows_of(catalog, "shop.odd")["2"]["n"] == 1.5
 
 
 def test_a_column_that_divides_or_sorts_a_table_keeps_its_type(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("shop.pinned", "1", a=1, b=1, c=1))
+    send(lake.url, insert("shop.pinned", "1", a=1, b=1, c=1))
     lake.flush()
-    send(lake, insert("shop.pinned", "2", a=1.5, b=2.5, c=3.5))
+    send(lake.url, insert("shop.pinned", "2", a=1.5, b=2.5, c=3.5))
     lake.flush()
     row = rows_of(catalog, "shop.pinned")["2"]
     assert (row["a"], row["b"], row["c"]) == (None, None, 3.5)
@@ -214,14 +201,14 @@ def test_a_column_that_divides_or_sorts_a_table_keeps_its_type(lake: ServerProce
 
 
 def test_a_column_that_comes_later_makes_partitions_from_then_on(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, *(insert("shop.later", str(n), n=n) for n in range(10)))
+    send(lake.url, *(insert("shop.later", str(n), n=n) for n in range(10)))
     lake.flush()
     assert spec_of(catalog, "shop.later") == []
-    send(lake, *(insert("shop.later", f"b{n}", n=n, created_at=f"2026-03-0{n + 1}T00:00:00Z") for n in range(5)))
+    send(lake.url, *(insert("shop.later", f"b{n}", n=n, created_at=f"2026-03-0{n + 1}T00:00:00Z") for n in range(5)))
     lake.flush()
     assert spec_of(catalog, "shop.later") == [("date", "day")]
-    send(lake, update("shop.later", "3", {"n": 3}, {"n": 33, "created_at": "2026-03-05T00:00:00Z"}))
-    send(lake, delete("shop.later", "b4", {"n": 4}), delete("shop.later", "4", {"n": 4}))
+    send(lake.url, update("shop.later", "3", {"n": 3}, {"n": 33, "created_at": "2026-03-05T00:00:00Z"}))
+    send(lake.url, delete("shop.later", "b4", n=4), delete("shop.later", "4", n=4))
     lake.flush()
     expected = {str(n): n for n in range(10) if n != 4} | {f"b{n}": n for n in range(4)} | {"3": 33}
     for found in (rows_of(catalog, "shop.later"), in_duckdb(catalog, "shop.later")):
@@ -234,10 +221,10 @@ def test_a_column_that_comes_later_makes_partitions_from_then_on(lake: ServerPro
 
 
 def test_a_partition_field_gives_way_to_a_column_of_its_name(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, *(insert("shop.clash", str(n), created_at=f"2026-03-0{n + 1}T00:00:00Z") for n in range(3)))
+    send(lake.url, *(insert("shop.clash", str(n), created_at=f"2026-03-0{n + 1}T00:00:00Z") for n in range(3)))
     lake.flush()
     assert spec_of(catalog, "shop.clash") == [("date", "day")]
-    send(lake, update("shop.clash", "1", {}, {"created_at": "2026-03-09T00:00:00Z", "date": "a date"}))
+    send(lake.url, update("shop.clash", "1", {}, {"created_at": "2026-03-09T00:00:00Z", "date": "a date"}))
     lake.flush()
     assert spec_of(catalog, "shop.clash") == [("date_partition", "day")]
     for found in (rows_of(catalog, "shop.clash"), in_duckdb(catalog, "shop.clash")):
@@ -260,12 +247,12 @@ def test_settings_change_the_partitions_of_a_table_while_it_lives(lake: ServerPr
         return [insert("shop.evolving", f"{mark}{n}", at=f"2026-04-01T0{n}:00:00Z", n=n) for n in range(6)]
 
     set_partitions("day(at)")
-    send(lake, *rows("a"))
+    send(lake.url, *rows("a"))
     lake.flush()
     expected = {f"a{n}": n for n in range(6)}
     for mark, words in (("b", ("hour(at)", "bucket(2, n)")), ("c", ("none",)), ("d", ("month(at)",))):
         set_partitions(*words)
-        send(lake, *rows(mark), update("shop.evolving", "a1", {}, {"at": "2026-04-01T05:00:00Z", "n": ord(mark)}))
+        send(lake.url, *rows(mark), update("shop.evolving", "a1", {}, {"at": "2026-04-01T05:00:00Z", "n": ord(mark)}))
         lake.flush()
         expected |= {f"{mark}{n}": n for n in range(6)} | {"a1": ord(mark)}
         for found in (rows_of(catalog, "shop.evolving"), in_duckdb(catalog, "shop.evolving")):
@@ -280,9 +267,9 @@ def test_settings_change_the_partitions_of_a_table_while_it_lives(lake: ServerPr
 
 def test_a_compaction_keeps_partitions_apart_and_rows_sorted(lake: ServerProcess, catalog: RestCatalog) -> None:
     for round_ in range(4):
-        send(lake, *(insert("shop.orders", f"{round_}-{n}", **order(n * 7 % 60, n % 2 + 1)) for n in range(60)))
+        send(lake.url, *(insert("shop.orders", f"{round_}-{n}", **order(n * 7 % 60, n % 2 + 1)) for n in range(60)))
         lake.flush()
-    send(lake, *(update("shop.orders", f"0-{n}", {}, order(1_000 + n, 3)) for n in range(30)))
+    send(lake.url, *(update("shop.orders", f"0-{n}", {}, order(1_000 + n, 3)) for n in range(30)))
     lake.flush()
     before = rows_of(catalog, "shop.orders")
     count = len(files_of(catalog, "shop.orders"))
@@ -293,14 +280,14 @@ def test_a_compaction_keeps_partitions_apart_and_rows_sorted(lake: ServerProcess
     assert in_duckdb(catalog, "shop.orders").keys() == before.keys()
     keys = [tuple(task.file.partition) for task in files]
     assert len(set(keys)) == len(keys), "one file for each partition is left"
-    send(lake, *(delete("shop.orders", f"0-{n}", {}) for n in range(30)), delete("shop.orders", "1-1", {}))
+    send(lake.url, *(delete("shop.orders", f"0-{n}") for n in range(30)), delete("shop.orders", "1-1"))
     lake.flush()
     assert rows_of(catalog, "shop.orders").keys() == before.keys() - {f"0-{n}" for n in range(30)} - {"1-1"}
 
 
 def test_a_job_compacts_the_partitions_that_it_names(lake: ServerProcess, catalog: RestCatalog) -> None:
     for n in range(3):
-        send(lake, *(insert("shop.some", f"{n}-{day}", ts=f"2026-06-0{day}T00:00:00Z", n=n) for day in (1, 2)))
+        send(lake.url, *(insert("shop.some", f"{n}-{day}", ts=f"2026-06-0{day}T00:00:00Z", n=n) for day in (1, 2)))
         lake.flush()
     due = lake.get("/v1/compaction/candidates?namespace=shop&table=some")[1]["candidates"]
     found = {each["partition"] for each in due if (each["table"], each["kind"]) == ("some", "files")}
@@ -315,7 +302,7 @@ def test_a_job_compacts_the_partitions_that_it_names(lake: ServerProcess, catalo
 
 def test_many_small_publishes_are_merged_within_their_partitions(lake: ServerProcess, catalog: RestCatalog) -> None:
     for n in range(14):
-        send(lake, *(insert("shop.busy", f"{n}-{day}", ts=f"2026-05-0{day}T00:00:00Z", n=n) for day in (1, 2, 3)))
+        send(lake.url, *(insert("shop.busy", f"{n}-{day}", ts=f"2026-05-0{day}T00:00:00Z", n=n) for day in (1, 2, 3)))
         lake.flush()
     files = files_of(catalog, "shop.busy")
     assert 3 <= len(files) <= 3 * 6
@@ -338,10 +325,10 @@ def test_a_table_that_somebody_made_with_partitions_keeps_them(lake: ServerProce
     status, answer = lake.get("/v1/namespaces/made/tables", method="POST", body=body)
     assert status == 200, answer
     assert lake.get("/v1/namespaces/made/tables/items/adopt", method="POST")[0] == 200
-    send(lake, *(insert("made.items", str(n), id=n, at=f"2026-01-01T0{n % 3}:00:00Z") for n in range(30)))
+    send(lake.url, *(insert("made.items", str(n), id=n, at=f"2026-01-01T0{n % 3}:00:00Z") for n in range(30)))
     lake.flush()
     assert spec_of(catalog, "made.items") == [("hr", "hour"), ("bucket", "bucket[4]")]
-    send(lake, delete("made.items", "3", {}), update("made.items", "4", {}, {"id": 5, "at": "2026-01-01T09:00:00Z"}))
+    send(lake.url, delete("made.items", "3"), update("made.items", "4", {}, {"id": 5, "at": "2026-01-01T09:00:00Z"}))
     lake.flush()
     rows = rows_of(catalog, "made.items")
     assert {key: row["id"] for key, row in rows.items()} == {str(n): n for n in range(30) if n != 3} | {"4": 5}
@@ -351,9 +338,9 @@ def test_a_table_that_somebody_made_with_partitions_keeps_them(lake: ServerProce
 
 
 def test_files_have_the_size_and_row_groups_that_their_table_wants(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, *(insert("shop.small", str(n), text=f"{n * 7919 % 10007}" * 5) for n in range(1_000)))
+    send(lake.url, *(insert("shop.small", str(n), text=f"{n * 7919 % 10007}" * 5) for n in range(1_000)))
     lake.flush()
-    send(lake, *(delete("shop.small", str(n), {}) for n in range(0, 1_000, 2)))
+    send(lake.url, *(delete("shop.small", str(n)) for n in range(0, 1_000, 2)))
     lake.flush()
     run_job(lake, namespace="shop", table="small")
     paths = [path_of(task.file.file_path) for task in files_of(catalog, "shop.small")]
@@ -365,9 +352,7 @@ def test_files_have_the_size_and_row_groups_that_their_table_wants(lake: ServerP
 
 def plan_of(lake: ServerProcess, table: str, where: str) -> dict[str, Any]:
     sql = f"SELECT * FROM {table} WHERE {where}"  # noqa: S608
-    status, body = lake.get("/v1/query/plan", method="POST", body={"sql": sql})
-    assert status == 200, body
-    found: dict[str, Any] = body["tables"][0]
+    found: dict[str, Any] = post(lake, "/v1/query/plan", sql=sql)["tables"][0]
     return found
 
 
@@ -429,7 +414,7 @@ def test_every_transform_leaves_files_unread_in_the_plan_and_in_duckdb(
             }
             for n in range(300)
         ]
-        send(lake, *(insert(f"shop.{table}", str(n), **row) for n, row in enumerate(rows)))
+        send(lake.url, *(insert(f"shop.{table}", str(n), **row) for n, row in enumerate(rows)))
         lake.flush()
     count = len(files_of(catalog, f"shop.{table}"))
     found = plan_of(lake, f"shop.{table}", where)
@@ -453,7 +438,7 @@ def test_everything_is_right_in_the_end_also_for_spark(
     lake: ServerProcess, catalog: RestCatalog, spark: SparkSession
 ) -> None:
     lake.flush()
-    verified(lake)
+    verified(lake.home)
     names = ("orders", "moves", "people", "later", "evolving", "busy", "small", "odd")
     expected = {name: json.dumps(sorted(rows_of(catalog, f"shop.{name}"))) for name in names}
     add_catalog(spark, "divided", lake.url)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,13 @@ import psutil
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from dolake.client import connect
 from dolake.pipeline.classes import archive_of
 from dolake.pipeline.java import find_java
 from tests.support.aio import run
-from tests.support.server import ServerProcess
+from tests.support.changes import delete, insert, send, update
+from tests.support.server import ServerProcess, children_of, is_published, status_of, wait_for
 from tests.support.speaker import Speaker, batch, event
+from tests.support.tables import changes_of, rows_of
 
 pytestmark = pytest.mark.spark
 _WAIT_S = 120.0
@@ -31,68 +29,9 @@ batch_events_max = 1_000
 """
 
 
-def send(lake: ServerProcess, *changes: dict[str, Any], source: str = "shop") -> None:
-    async def sending() -> None:
-        async with connect(lake.url, source=source) as client:
-            await client.send(list(changes))
-
-    run(sending(), timeout_s=_WAIT_S)
-
-
-def insert(table: str, key: str, **row: Any) -> dict[str, Any]:
-    return {"table": table, "operation": "INSERT", "rowId": key, "after": row}
-
-
-def update(table: str, key: str, before: dict[str, Any], after: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"table": table, "operation": "UPDATE", "rowId": key, "before": before, "after": after} | more
-
-
-def delete(table: str, key: str, before: dict[str, Any]) -> dict[str, Any]:
-    return {"table": table, "operation": "DELETE", "rowId": key, "before": before}
-
-
-def status_of(lake: ServerProcess) -> dict[str, Any]:
-    body: dict[str, Any] = lake.get("/status")[1]
-    return body
-
-
-def pipelines_of(lake: ServerProcess) -> list[psutil.Process]:
-    """The server's pipeline processes that are alive."""
-    found = []
-    for child in psutil.Process(lake.pid).children():
-        with contextlib.suppress(psutil.Error):  # one that has just ended has no command line any more
-            if "dolake.pipeline" in child.cmdline():
-                found.append(child)
-    return found
-
-
-def is_published(lake: ServerProcess) -> bool:
-    status = status_of(lake)
-    return bool(status["committedPosition"] == status["durablePosition"])
-
-
-def wait_for(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.05)
-
-
-def rows_of(catalog: RestCatalog, table: str) -> dict[str, dict[str, Any]]:
-    rows = catalog.load_table(table).scan().to_arrow().to_pylist()
-    by_key = {row.pop("_key"): row for row in rows}
-    assert len(by_key) == len(rows), "a key has two rows"
-    return by_key
-
-
-def changes_of(catalog: RestCatalog, table: str) -> list[dict[str, Any]]:
-    rows = catalog.load_table(f"{table}__changes").scan().to_arrow().to_pylist()
-    return sorted(rows, key=lambda row: row["_position"])
-
-
 def test_a_table_is_made_of_what_its_rows_say(lake: ServerProcess, catalog: RestCatalog) -> None:
     row = {"n": 1, "f": 1.5, "b": True, "s": "x", "t": "2026-01-02T03:04:05Z", "o": {"a": 1}, "l": ["p", "q"]}
-    send(lake, insert("kinds", "1", **row), insert("kinds", "2", n=2, later="new"))
+    send(lake.url, insert("kinds", "1", **row), insert("kinds", "2", n=2, later="new"))
     lake.flush()
     types = {field.name: str(field.field_type) for field in catalog.load_table("default.kinds").schema().fields}
     assert types == {
@@ -110,7 +49,7 @@ def test_a_table_is_made_of_what_its_rows_say(lake: ServerProcess, catalog: Rest
     rows = rows_of(catalog, "default.kinds")
     assert rows["1"]["o"] == {"a": 1}
     assert rows["1"]["later"] is rows["2"]["f"] is None
-    send(lake, insert("kinds", "3", n="no number", brand_new={"x": 1}))
+    send(lake.url, insert("kinds", "3", n="no number", brand_new={"x": 1}))
     lake.flush()
     third = rows_of(catalog, "default.kinds")["3"]
     assert (third["n"], json.loads(third["_rescued"]), third["brand_new"]) == (None, {"n": "no number"}, {"x": 1})
@@ -126,17 +65,17 @@ def test_spark_runs_from_the_class_archive_that_make_has_made(lake: ServerProces
 
 
 def test_the_state_is_what_a_dictionary_would_be(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, *(insert("shop.items", str(n), n=n) for n in range(5)))
+    send(lake.url, *(insert("shop.items", str(n), n=n) for n in range(5)))
     lake.flush()
     send(
-        lake,
+        lake.url,
         update("shop.items", "0", {"n": 0}, {"n": 10}),
         update("shop.items", "0", {"n": 10}, {"n": 20}),
-        delete("shop.items", "1", {"n": 1}),
+        delete("shop.items", "1", n=1),
         insert("shop.items", "1", n=11),
-        delete("shop.items", "2", {"n": 2}),
-        delete("shop.items", "never there", {"n": 0}),
-        update("shop.items", "33", {"n": 3}, {"n": 33}, metadata={"previousRowId": "3"}),
+        delete("shop.items", "2", n=2),
+        delete("shop.items", "never there", n=0),
+        update("shop.items", "33", {"n": 3}, {"n": 33}, previousRowId="3"),
     )
     lake.flush()
     assert {key: row["n"] for key, row in rows_of(catalog, "shop.items").items()} == {
@@ -161,7 +100,7 @@ def test_the_state_is_what_a_dictionary_would_be(lake: ServerProcess, catalog: R
 def test_all_tables_of_a_publish_have_one_moment_and_the_position_of_the_journal(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
-    send(lake, insert("left", "1", n=1), insert("right", "1", n=1))
+    send(lake.url, insert("left", "1", n=1), insert("right", "1", n=1))
     lake.flush()
     heads = [catalog.load_table(f"default.{name}").current_snapshot() for name in ("left", "left__changes", "right")]
     assert len({head.timestamp_ms for head in heads if head}) == 1
@@ -175,20 +114,20 @@ def test_a_transaction_is_visible_as_a_whole_or_not_at_all(lake: ServerProcess, 
         metadata = {"transactionId": "t1", "transactionEnd": is_last}
         return insert("ledger", str(number), n=number) | {"metadata": metadata}
 
-    send(lake, insert("ledger", "0", n=0), source="bank")
+    send(lake.url, insert("ledger", "0", n=0), source="bank")
     lake.flush()
-    send(lake, part(1), part(2), source="bank")
-    wait_for(lambda: status_of(lake)["pipeline"]["state"] == "ready", "the pipeline has looked at it")
-    time.sleep(1.0)  # long beyond the freshness target: it would be there by now
-    assert set(rows_of(catalog, "default.ledger")) == {"0"}
-    send(lake, part(3, is_last=True), source="bank")
+    send(lake.url, insert("ledger", "before", n=-1), part(1), part(2), source="bank")
+    ends = status_of(lake)["durablePosition"]
+    wait_for(lambda: status_of(lake)["committedPosition"] == ends - 2, "what is before the transaction is published")
+    assert set(rows_of(catalog, "default.ledger")) == {"0", "before"}
+    send(lake.url, part(3, is_last=True), source="bank")
     lake.flush()
-    assert set(rows_of(catalog, "default.ledger")) == {"0", "1", "2", "3"}
+    assert set(rows_of(catalog, "default.ledger")) == {"0", "before", "1", "2", "3"}
 
 
 def test_a_backlog_is_cut_into_publishes(lake: ServerProcess, catalog: RestCatalog) -> None:
     before = lake.get("/v1/write-stats")[1]["publish"]["count"]
-    send(lake, *(insert("many", str(n), n=n) for n in range(5_000)))
+    send(lake.url, *(insert("many", str(n), n=n) for n in range(5_000)))
     lake.flush()
     assert lake.get("/v1/write-stats")[1]["publish"]["count"] - before >= 5
     assert len(rows_of(catalog, "default.many")) == 5_000
@@ -207,13 +146,13 @@ async def test_senders_hear_when_their_changes_are_in_the_tables(lake: ServerPro
 def test_a_warehouse_that_cannot_be_written_opens_the_breaker_and_heals_by_itself(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
-    send(lake, insert("sick", "0", n=0))
+    send(lake.url, insert("sick", "0", n=0))
     lake.flush()
     data = lake.home / "warehouse" / "default" / "sick__changes" / "data"
     aside = data.with_name("data-aside")
     data.rename(aside)
     data.write_text("not a folder")
-    send(lake, *(insert("sick", str(n), n=n) for n in range(1, 4)))
+    send(lake.url, *(insert("sick", str(n), n=n) for n in range(1, 4)))
     wait_for(lambda: status_of(lake)["circuitBreakerState"] == "open", "the breaker opens")
     assert lake.get("/v1/write-stats")[1]["publish"]["lastFailure"]
 
@@ -233,9 +172,9 @@ def test_a_warehouse_that_cannot_be_written_opens_the_breaker_and_heals_by_itsel
 
 
 def test_two_spellings_of_a_name_are_one_table(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("spelt", "1", n=1), insert("default.spelt", "2", n=2), insert("spelt", "3", n=3))
+    send(lake.url, insert("spelt", "1", n=1), insert("default.spelt", "2", n=2), insert("spelt", "3", n=3))
     lake.flush()
-    send(lake, update("default.spelt", "1", {"n": 1}, {"n": 11}), delete("default.spelt", "3", {"n": 3}))
+    send(lake.url, update("default.spelt", "1", {"n": 1}, {"n": 11}), delete("default.spelt", "3", n=3))
     lake.flush()
     assert {key: row["n"] for key, row in rows_of(catalog, "default.spelt").items()} == {"1": 11, "2": 2}
     assert len(changes_of(catalog, "default.spelt")) == 5
@@ -246,7 +185,7 @@ def test_a_table_of_somebody_else_is_left_alone(lake: ServerProcess, catalog: Re
     from pyiceberg.types import LongType, NestedField
 
     catalog.create_table("default.theirs", Schema(NestedField(1, "id", LongType())))
-    send(lake, insert("theirs", "1", n=1))
+    send(lake.url, insert("theirs", "1", n=1))
     wait_for(lambda: "somebody else" in lake.get("/v1/write-stats")[1]["publish"]["lastFailure"], "it says why")
     catalog.drop_table("default.theirs")
     lake.flush()
@@ -257,10 +196,10 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_or_damaged_i
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     for table in ("phoenix", "damaged"):
-        send(lake, *(insert(table, str(n), n=n) for n in range(10)))
+        send(lake.url, *(insert(table, str(n), n=n) for n in range(10)))
     lake.flush()
     before = status_of(lake)["pipeline"]
-    (child,) = pipelines_of(lake)
+    (child,) = children_of(lake, "dolake.pipeline")
     tree = [child, *child.children(recursive=True)]
     child.kill()
     folders = {
@@ -273,7 +212,7 @@ def test_a_pipeline_that_dies_is_replaced_and_an_index_that_is_gone_or_damaged_i
     content[-1] ^= 0xFF
     run.write_bytes(content)
     for table in ("phoenix", "damaged"):
-        send(lake, update(table, "3", {"n": 3}, {"n": 33}), delete(table, "4", {"n": 4}))
+        send(lake.url, update(table, "3", {"n": 3}, {"n": 33}), delete(table, "4", n=4))
     # A flush that the dead one was asked for fails, and says that the changes go out later.
     wait_for(lambda: status_of(lake)["pipeline"]["generation"] > before["generation"], "another one comes")
     lake.flush()
@@ -289,14 +228,14 @@ def test_a_pipeline_that_dies_with_one_of_the_two_tables_made_or_grown_is_not_st
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     lake.crash_at("half_grown")
-    send(lake, insert("growing", "1", n=1))
+    send(lake.url, insert("growing", "1", n=1))
     wait_for(lambda: not lake.is_crash_due, "it dies between making the two")
-    send(lake, insert("growing", "2", n="no number any more"))
+    send(lake.url, insert("growing", "2", n="no number any more"))
     wait_for(lambda: is_published(lake), "its successor publishes")
     assert {key: row["n"] for key, row in rows_of(catalog, "default.growing").items()} == {"1": 1, "2": None}
 
     lake.crash_at("half_grown")
-    send(lake, update("growing", "1", {"n": 1}, {"n": 2, "new": {"x": 1}}))
+    send(lake.url, update("growing", "1", {"n": 1}, {"n": 2, "new": {"x": 1}}))
     wait_for(lambda: not lake.is_crash_due, "it dies between growing the two")
     wait_for(lambda: is_published(lake), "its successor publishes")
     assert rows_of(catalog, "default.growing")["1"]["new"] == {"x": 1}
@@ -312,15 +251,15 @@ def test_spark_sleeps_when_nothing_comes_and_wakes_with_the_first_change_for_all
     """
     lake.get("/v1/config", method="PATCH", body={"pipelineIdleMs": 200, "pipelineBatchEventsMax": 200_000})
     wait_for(lambda: status_of(lake)["pipeline"]["state"] == "sleeping", "Spark sleeps")
-    wait_for(lambda: not pipelines_of(lake), "its process has ended")
+    wait_for(lambda: not children_of(lake, "dolake.pipeline"), "its process has ended")
     lake.get("/v1/config", method="PATCH", body={"pipelineIdleMs": 3_600_000})
-    send(lake, insert("sleeper", "1", n=1))  # and while Spark starts, the rest
+    send(lake.url, insert("sleeper", "1", n=1))  # and while Spark starts, the rest
     count = 45_000
     send(
-        lake,
+        lake.url,
         *(insert("sliced", str(n), n=n) for n in range(count - 2)),
         update("sliced", "0", {"n": 0}, {"n": -1, "late": {"x": 1}}),
-        delete("sliced", "1", {"n": 1}),
+        delete("sliced", "1", n=1),
     )
     wait_for(lambda: is_published(lake), "it woke and published")
     assert set(rows_of(catalog, "default.sleeper")) == {"1"}
@@ -331,12 +270,13 @@ def test_spark_sleeps_when_nothing_comes_and_wakes_with_the_first_change_for_all
     assert len(changes_of(catalog, "default.sliced")) == count
 
 
+@pytest.mark.own_lake
 def test_a_server_that_stops_publishes_what_it_has_and_leaves_no_process(tmp_path: Path) -> None:
     """That a killed one leaves none is what the oracle looks at after each kill."""
     settings = "freshness_target_ms = 60_000"
     with ServerProcess(tmp_path, settings=settings, has_pipeline=True, has_queries=False) as server:
         wait_for(lambda: status_of(server)["pipeline"]["state"] == "ready", "Spark is up")
-        send(server, insert("last", "1", n=1))
+        send(server.url, insert("last", "1", n=1))
         tree = psutil.Process(server.pid).children(recursive=True)
         assert server.stop() == 0
         _, alive = psutil.wait_procs(tree, timeout=_WAIT_S)

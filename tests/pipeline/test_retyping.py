@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from tests.pipeline.test_publishing import changes_of, delete, insert, is_published, rows_of, send, update
-from tests.pipeline.test_publishing import wait_for as until
-from tests.pipeline.test_upkeep import run_job
-from tests.pipeline.test_values import verified
-from tests.support.server import ServerProcess
+from tests.support.changes import delete, insert, send, update
+from tests.support.server import ServerProcess, is_published, run_job, wait_for
+from tests.support.tables import changes_of, rows_of, verified
 
 pytestmark = pytest.mark.spark
 SETTINGS = """\
@@ -41,13 +39,13 @@ def rescued(catalog: RestCatalog, table: str) -> dict[str, str]:
 
 def filled(lake: ServerProcess, table: str) -> None:
     """Rows in several files, some of them deleted there; and fractions that found no place."""
-    send(lake, *(insert(table, str(n), n=n, name=f"n{n}") for n in range(30)))
+    send(lake.url, *(insert(table, str(n), n=n, name=f"n{n}") for n in range(30)))
     lake.flush()
-    send(lake, *(update(table, str(n), {"n": n}, {"n": n + 100, "name": f"n{n}"}) for n in range(5)))
-    send(lake, delete(table, "9", {"n": 9, "name": "n9"}), insert(table, "x", n=0.5, name="x"))
+    send(lake.url, *(update(table, str(n), {"n": n}, {"n": n + 100, "name": f"n{n}"}) for n in range(5)))
+    send(lake.url, delete(table, "9", n=9, name="n9"), insert(table, "x", n=0.5, name="x"))
     lake.flush()
-    send(lake, update(table, "6", {"n": 6}, {"n": 6.25, "name": "n6"}))
-    send(lake, update(table, "6", {"n": 6.25, "name": "n6"}, {"n": 60, "name": "n6"}))
+    send(lake.url, update(table, "6", {"n": 6}, {"n": 6.25, "name": "n6"}))
+    send(lake.url, update(table, "6", {"n": 6.25, "name": "n6"}, {"n": 60, "name": "n6"}))
     lake.flush()
 
 
@@ -75,20 +73,20 @@ def test_fractions_wait_until_the_column_has_become_one(lake: ServerProcess, cat
     old = catalog.load_table(f"default.{table}").scan(snapshot_id=before.snapshot_id).to_arrow().to_pylist()
     assert {row["_key"]: row["n"] for row in old} == {**EXPECTED, "x": None}
 
-    send(lake, update(table, "x", {"n": 0.5}, {"n": 7.5, "name": "x"}), delete(table, "2", {"n": 102}))
-    send(lake, update(table, "3", {"n": 103}, {"n": 2.5, "name": "moved"}))
+    send(lake.url, update(table, "x", {"n": 0.5}, {"n": 7.5, "name": "x"}), delete(table, "2", n=102))
+    send(lake.url, update(table, "3", {"n": 103}, {"n": 2.5, "name": "moved"}))
     lake.flush()  # the key index knows where the rows are
     expected = {key: value for key, value in EXPECTED.items() if key != "2"} | {"x": 7.5, "3": 2.5}
     assert values(catalog, table) == expected
     run_job(lake, table=table, kinds=["columns", "files", "deletes"])
     assert values(catalog, table) == expected
-    verified(lake)
+    verified(lake.home)
 
 
 def test_an_integer_that_no_fraction_holds_stops_it(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("whole", "1", n=2**60 + 1))
+    send(lake.url, insert("whole", "1", n=2**60 + 1))
     lake.flush()
-    send(lake, insert("whole", "2", n=0.5))
+    send(lake.url, insert("whole", "2", n=0.5))
     lake.flush()
     job = run_job(lake, table="whole", kinds=["columns"])
     assert "survive" in job["reason"]
@@ -96,15 +94,15 @@ def test_an_integer_that_no_fraction_holds_stops_it(lake: ServerProcess, catalog
     assert (values(catalog, "whole"), rescued(catalog, "whole")) == ({"1": 2**60 + 1, "2": None}, {"2": '{"n":0.5}'})
     files = [path.name for path in Path(lake.home, "warehouse", "default").rglob("retyped-*") if "whole" in str(path)]
     assert not files
-    send(lake, insert("whole", "3", n=1.5))
+    send(lake.url, insert("whole", "3", n=1.5))
     lake.flush()
     assert rescued(catalog, "whole")["3"] == '{"n":1.5}'
 
 
 def test_a_column_that_cannot_keeps_no_other_from_it(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("two", "1", n=1, exact=2**60 + 1))
+    send(lake.url, insert("two", "1", n=1, exact=2**60 + 1))
     lake.flush()
-    send(lake, insert("two", "2", n=0.5, exact=0.5))
+    send(lake.url, insert("two", "2", n=0.5, exact=0.5))
     lake.flush()
     run_job(lake, table="two", kinds=["columns"])
     assert (type_of(catalog, "two"), type_of(catalog, "two", "exact")) == ("double", "long")
@@ -112,14 +110,14 @@ def test_a_column_that_cannot_keeps_no_other_from_it(lake: ServerProcess, catalo
 
 
 def test_what_waited_moves_with_a_rebuild_within_a_publish_too(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("raised", "1", n=1))
+    send(lake.url, insert("raised", "1", n=1))
     lake.flush()
-    send(lake, insert("raised", "2", n=0.5))
+    send(lake.url, insert("raised", "2", n=0.5))
     lake.flush()
     assert rescued(catalog, "raised") == {"2": '{"n":0.5}'}
     patch = {"tables": {"raised": {"rebuild_rows_max": 1_000}}}
     assert lake.get("/v1/config", method="PATCH", body=patch)[0] == 200
-    send(lake, insert("raised", "3", n=1.5))
+    send(lake.url, insert("raised", "3", n=1.5))
     lake.flush()
     assert (values(catalog, "raised"), rescued(catalog, "raised")) == ({"1": 1.0, "2": 0.5, "3": 1.5}, {})
     assert {each["_rescued"] for each in changes_of(catalog, "default.raised")} == {None}
@@ -133,7 +131,7 @@ def test_a_stream_goes_on_meanwhile(lake: ServerProcess, catalog: RestCatalog) -
     def stream() -> None:
         while not is_over.is_set():
             value = len(sent) + 0.5 * (len(sent) % 2)
-            send(lake, *(update("busy", key, {"n": 1}, {"n": value}) for key in ("x", "7", "new")))
+            send(lake.url, *(update("busy", key, {"n": 1}, {"n": value}) for key in ("x", "7", "new")))
             sent.append(value)
             lake.flush()
 
@@ -150,7 +148,7 @@ def test_a_stream_goes_on_meanwhile(lake: ServerProcess, catalog: RestCatalog) -
     assert (found, rescued(catalog, "busy")) == (EXPECTED | dict.fromkeys(("x", "7", "new"), sent[-1]), {})
     last = [each for each in changes_of(catalog, "default.busy") if each["_key"] == "new"]
     assert [each["n"] for each in last] == sent
-    verified(lake)
+    verified(lake.home)
 
 
 def test_a_pipeline_that_dies_when_it_has_landed_leaves_it_right(lake: ServerProcess, catalog: RestCatalog) -> None:
@@ -158,10 +156,10 @@ def test_a_pipeline_that_dies_when_it_has_landed_leaves_it_right(lake: ServerPro
     lake.crash_at("landed")
     status, job = lake.get("/v1/compaction/run", method="POST", body={"table": "dying", "kinds": ["columns"]})
     assert status == 202, job
-    until(lambda: not lake.is_crash_due, "it dies")
-    send(lake, update("dying", "x", {"n": 0.5}, {"n": 8.5}), delete("dying", "29", {"n": 29}))
-    until(lambda: is_published(lake), "another pipeline publishes")
+    wait_for(lambda: not lake.is_crash_due, "it dies")
+    send(lake.url, update("dying", "x", {"n": 0.5}, {"n": 8.5}), delete("dying", "29", n=29))
+    wait_for(lambda: is_published(lake), "another pipeline publishes")
     expected = {key: value for key, value in EXPECTED.items() if key != "29"} | {"x": 8.5}
     assert (values(catalog, "dying"), rescued(catalog, "dying")) == (expected, {})
     assert type_of(catalog, "dying") == "double"
-    verified(lake)
+    verified(lake.home)

@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 from dolake.client import aio
 from dolake.client.sync import connect
 from dolake.errors import InvalidInput
-from tests.pipeline.test_publishing import delete, insert, rows_of, send, update, wait_for
-from tests.pipeline.test_upkeep import files_of, run_job
 from tests.support.aio import run
+from tests.support.changes import delete, insert, send, update
 from tests.support.command import dolake
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, job_ended, post, query, run_job
 from tests.support.spark import add_catalog
 from tests.support.spark import rows_of as spark_rows_of
+from tests.support.tables import files_of, rows_of, verified
 from tools.duckdb_client import duck_on
 
 pytestmark = pytest.mark.spark
@@ -42,7 +42,7 @@ _TODAY = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 _OLD = [f"2024-01-{day:02d}" for day in range(1, 6)]
 
 
-def event(day: str, n: int) -> dict[str, Any]:
+def visit(day: str, n: int) -> dict[str, Any]:
     return {"created_at": f"{day}T10:00:00Z", "n": n}
 
 
@@ -51,7 +51,7 @@ def fill(lake: ServerProcess, table: str) -> None:
     days = [*_OLD, _TODAY.date().isoformat()]
     for number in range(3):
         rows = [(day, at) for day in days for at in range(number, 10, 3)]
-        send(lake, *(insert(table, f"{day}/{at}", **event(day, at)) for day, at in rows))
+        send(lake.url, *(insert(table, f"{day}/{at}", **visit(day, at)) for day, at in rows))
         lake.flush()
 
 
@@ -67,12 +67,7 @@ def tiers_of(lake: ServerProcess, catalog: RestCatalog, table: str) -> dict[str,
 
 def move(lake: ServerProcess, table: str, to: str, *partitions: str) -> dict[str, Any]:
     body = {"table": table, "to": to} | ({"partitions": list(partitions)} if partitions else {})
-    status, job = lake.get("/v1/tiers/move", method="POST", body=body)
-    assert status == 202, job
-    jobs = f"/v1/compaction/jobs/{job['jobId']}"
-    wait_for(lambda: lake.get(jobs)[1]["state"] not in ("queued", "running"), "the move ends")
-    ended: dict[str, Any] = lake.get(jobs)[1]
-    return ended
+    return job_ended(lake, post(lake, "/v1/tiers/move", **body)["jobId"])
 
 
 def values(lake: ServerProcess, catalog: RestCatalog, table: str) -> dict[str, int]:
@@ -80,9 +75,7 @@ def values(lake: ServerProcess, catalog: RestCatalog, table: str) -> dict[str, i
     found = {key: row["n"] for key, row in rows_of(catalog, f"default.{table}").items()}
     with duck_on(lake.url) as duck:
         assert dict(duck.execute(f"SELECT _key, n FROM lake.default.{table}").fetchall()) == found  # noqa: S608
-    status, answer = lake.get("/v1/query", method="POST", body={"sql": f"SELECT _key, n FROM {table}"})  # noqa: S608
-    assert status == 200, answer
-    assert {row["_key"]: row["n"] for row in answer["rows"]} == found
+    assert {row["_key"]: row["n"] for row in query(lake, f"SELECT _key, n FROM {table}")} == found  # noqa: S608
     return found
 
 
@@ -107,7 +100,7 @@ def test_old_partitions_move_and_every_engine_reads_on(
     assert not [each for each in due if each["kind"] == "tiers"]
 
     body = {"sql": f"SELECT * FROM events WHERE created_at < TIMESTAMP '{today}'"}  # noqa: S608
-    (plan,) = lake.get("/v1/query/plan", method="POST", body=body)[1]["tables"]
+    (plan,) = post(lake, "/v1/query/plan", **body)["tables"]
     assert plan["tiers"]["cold"]["files"] == 5
     assert plan["tiers"]["warm"] == {"files": 0, "bytes": 0}
     assert {each["tier"] for each in plan["reads"]} == {"cold"}
@@ -118,11 +111,11 @@ def test_rows_of_a_cold_partition_change_and_go_like_any_other(lake: ServerProce
     before = values(lake, catalog, "visits")
     day, other = _OLD[0], _OLD[1]
     send(
-        lake,
-        update("visits", f"{day}/1", event(day, 1), event(day, 100)),
-        delete("visits", f"{day}/2", event(day, 2)),
-        update("visits", f"{other}/3", event(other, 3), event(_TODAY.date().isoformat(), 300)),
-        insert("visits", f"{day}/new", **event(day, 500)),
+        lake.url,
+        update("visits", f"{day}/1", visit(day, 1), visit(day, 100)),
+        delete("visits", f"{day}/2", **visit(day, 2)),
+        update("visits", f"{other}/3", visit(other, 3), visit(_TODAY.date().isoformat(), 300)),
+        insert("visits", f"{day}/new", **visit(day, 500)),
     )
     lake.flush()
     expected = before | {f"{day}/1": 100, f"{other}/3": 300, f"{day}/new": 500}
@@ -139,7 +132,7 @@ def test_rows_of_a_cold_partition_change_and_go_like_any_other(lake: ServerProce
     assert len([task for task in files_of(catalog, "default.visits") if f"date={day}" in task.file.file_path]) == 1
     assert values(lake, catalog, "visits") == expected
 
-    send(lake, *(delete("visits", f"{other}/{n}", event(other, n)) for n in range(10) if n != 3))
+    send(lake.url, *(delete("visits", f"{other}/{n}", **visit(other, n)) for n in range(10) if n != 3))
     lake.flush()
     assert other not in tiers_of(lake, catalog, "visits"), "a cold file without rows goes"
 
@@ -187,7 +180,7 @@ def test_a_pipeline_that_dies_in_the_middle_of_a_move_loses_nothing(lake: Server
     assert not lake.is_crash_due, "it died after the commit, before the key index followed"
     assert sorted(map(sorted, tiers_of(lake, catalog, "torn").values())) == [["cold"], *[["warm"]] * 5]
     assert values(lake, catalog, "torn") == before
-    send(lake, *(update("torn", f"{day}/0", event(day, 0), event(day, -1)) for day in _OLD))
+    send(lake.url, *(update("torn", f"{day}/0", visit(day, 0), visit(day, -1)) for day in _OLD))
     lake.flush()
     assert move(lake, "torn", "cold")["state"] == "done"
     assert {day for day, tiers in tiers_of(lake, catalog, "torn").items() if tiers == {"cold"}} == set(_OLD)
@@ -197,7 +190,7 @@ def test_a_pipeline_that_dies_in_the_middle_of_a_move_loses_nothing(lake: Server
 
 def test_a_key_is_forgotten_in_a_cold_file_too(lake: ServerProcess, catalog: RestCatalog) -> None:
     key = f"{_OLD[3]}/forgotten-one"
-    send(lake, insert("erased", key, **event(_OLD[3], 7)), insert("erased", f"{_OLD[3]}/8", **event(_OLD[3], 8)))
+    send(lake.url, insert("erased", key, **visit(_OLD[3], 7)), insert("erased", f"{_OLD[3]}/8", **visit(_OLD[3], 8)))
     lake.flush()
     run_job(lake, table="erased", kinds=["tiers"])
     assert tiers_of(lake, catalog, "erased") == {_OLD[3]: {"cold"}}
@@ -240,7 +233,7 @@ def test_tiers_say_what_they_hold_and_what_that_costs(lake: ServerProcess) -> No
 def test_a_table_may_have_its_own_age_and_bad_requests_say_what_to_do(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
-    send(lake, insert("kept", "1", **event(_OLD[0], 1)))
+    send(lake.url, insert("kept", "1", **visit(_OLD[0], 1)))
     lake.flush()
     run_job(lake, table="kept", kinds=["tiers"])
     assert tiers_of(lake, catalog, "kept") == {_OLD[0]: {"warm"}}
@@ -262,8 +255,7 @@ def test_a_table_may_have_its_own_age_and_bad_requests_say_what_to_do(
 
 def test_verify_and_a_backup_see_both_places(lake: ServerProcess, tmp_path: Path) -> None:
     lake.flush()
-    done = dolake("verify", "--home", lake.home)
-    assert done.returncode == 0, done.stdout + done.stderr
+    verified(lake.home)
     copied = dolake("backup", tmp_path / "copy", "--home", lake.home)
     assert copied.returncode == 0, copied.stdout + copied.stderr
     kept = [path for path in (tmp_path / "copy").rglob("*.parquet") if "/cold/" in str(path)]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table.snapshots import Operation
 
-from tests.pipeline.test_publishing import changes_of, delete, insert, rows_of, send, update, wait_for
-from tests.support.server import ServerProcess
+from tests.support.changes import delete, insert, send, update
+from tests.support.server import ServerProcess, query, run_job, wait_for
+from tests.support.tables import changes_of, files_of, rows_of
 from tools.duckdb_client import duck_on
 
 pytestmark = pytest.mark.spark
@@ -23,24 +22,8 @@ auto_compact = false
 min_files_to_compact = 2
 [maintenance]
 snapshots_max = 3
-gc_grace_ms = 1_000
 manifests_max = 2
 """
-
-
-def run_job(lake: ServerProcess, **body: Any) -> dict[str, Any]:
-    """Ask for a job and wait for its end."""
-    status, job = lake.get("/v1/compaction/run", method="POST", body=body)
-    assert status == 202, job
-    jobs = f"/v1/compaction/jobs/{job['jobId']}"
-    wait_for(lambda: lake.get(jobs)[1]["state"] not in ("queued", "running"), "the job ends")
-    ended: dict[str, Any] = lake.get(jobs)[1]
-    assert ended["state"] == "done", (ended, lake.log[-3_000:])
-    return ended
-
-
-def files_of(catalog: RestCatalog, table: str) -> list[Any]:
-    return list(catalog.load_table(table).scan().plan_files())
 
 
 def on_disk(lake: ServerProcess, table: str) -> set[str]:
@@ -49,9 +32,9 @@ def on_disk(lake: ServerProcess, table: str) -> set[str]:
 
 def test_small_files_and_deleted_rows_go_and_readers_see_the_same(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(6):
-        send(lake, *(insert("parts", f"{number}-{n}", n=n) for n in range(50)))
+        send(lake.url, *(insert("parts", f"{number}-{n}", n=n) for n in range(50)))
         lake.flush()
-    send(lake, *(update("parts", f"0-{n}", {"n": n}, {"n": -n}) for n in range(20)), delete("parts", "1-1", {"n": 1}))
+    send(lake.url, *(update("parts", f"0-{n}", {"n": n}, {"n": -n}) for n in range(20)), delete("parts", "1-1", n=1))
     lake.flush()
     rows, changes = rows_of(catalog, "default.parts"), changes_of(catalog, "default.parts")
     due = lake.get("/v1/compaction/candidates?table=parts")[1]["candidates"]
@@ -73,7 +56,7 @@ def test_small_files_and_deleted_rows_go_and_readers_see_the_same(lake: ServerPr
     due = lake.get("/v1/compaction/candidates?table=parts")[1]["candidates"]
     assert {each["kind"] for each in due} <= {"snapshots", "manifests"}
 
-    send(lake, update("parts", "0-1", {"n": -1}, {"n": 100}), delete("parts", "5-5", {"n": 5}))
+    send(lake.url, update("parts", "0-1", {"n": -1}, {"n": 100}), delete("parts", "5-5", n=5))
     lake.flush()  # the key index knows where the rows are now
     after = rows_of(catalog, "default.parts")
     assert len(after) == 298
@@ -82,11 +65,11 @@ def test_small_files_and_deleted_rows_go_and_readers_see_the_same(lake: ServerPr
 
 def test_a_file_whose_last_rows_are_replaced_goes_within_the_publish(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(3):
-        send(lake, *(insert("hot", str(n), n=number) for n in range(10)))
+        send(lake.url, *(insert("hot", str(n), n=number) for n in range(10)))
         lake.flush()
         (task,) = files_of(catalog, "default.hot")
         assert not task.delete_files
-    send(lake, *(delete("hot", str(n), {"n": 2}) for n in range(10)))
+    send(lake.url, *(delete("hot", str(n), n=2) for n in range(10)))
     lake.flush()
     assert files_of(catalog, "default.hot") == []
     assert rows_of(catalog, "default.hot") == {}
@@ -94,7 +77,7 @@ def test_a_file_whose_last_rows_are_replaced_goes_within_the_publish(lake: Serve
 
 def test_old_snapshots_go_and_their_files_a_while_later(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(6):
-        send(lake, insert("old", "1", n=number))
+        send(lake.url, insert("old", "1", n=number))
         lake.flush()
     before = on_disk(lake, "old")
     reader = catalog.load_table("default.old").scan()  # began before
@@ -103,22 +86,22 @@ def test_old_snapshots_go_and_their_files_a_while_later(lake: ServerProcess, cat
     assert job["filesRemoved"] == 0
     assert before - on_disk(lake, "old") <= {name for name in before if name.endswith(".metadata.json")}
     assert reader.to_arrow().num_rows == 1
-    time.sleep(1.1)
-    assert run_job(lake, table="old", kinds=["garbage"])["filesRemoved"] > 0
+    with lake.configured("maintenance.gc_grace_ms = 0"):
+        assert run_job(lake, table="old", kinds=["garbage"])["filesRemoved"] > 0
     assert rows_of(catalog, "default.old")["1"]["n"] == 5
     assert len(catalog.load_table("default.old").metadata.snapshots) == 3
     for snapshot in catalog.load_table("default.old").metadata.snapshots:  # each that is left can be read
         scan = catalog.load_table("default.old").scan(snapshot_id=snapshot.snapshot_id)
         assert scan.to_arrow().num_rows == 1
     left = on_disk(lake, "old")
-    time.sleep(1.1)
-    run_job(lake, table="old", kinds=["garbage"])
+    with lake.configured("maintenance.gc_grace_ms = 0"):
+        run_job(lake, table="old", kinds=["garbage"])
     assert on_disk(lake, "old") == left, "what is needed stays"
 
 
 def test_snapshots_thin_out_and_no_moment_is_lost(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(8):
-        send(lake, insert("thin", "1", n=number))
+        send(lake.url, insert("thin", "1", n=number))
         lake.flush()
     counts = {each.snapshot_id: n for n, each in enumerate(catalog.load_table("default.thin").snapshots())}
     made = catalog.load_table("default.thin").snapshots()
@@ -136,9 +119,7 @@ def test_snapshots_thin_out_and_no_moment_is_lost(lake: ServerProcess, catalog: 
                 found = duck.execute(f"SELECT n FROM lake.default.thin AT ({at})").fetchall()  # noqa: S608
                 assert found == [(counts[each.snapshot_id],)], at
     for number, each in enumerate(made):  # our own SQL needs no snapshot
-        body = {"sql": "SELECT n FROM thin", "asOf": each.timestamp_ms}
-        status, answer = lake.get("/v1/query", method="POST", body=body)
-        assert (status, answer["rows"]) == (200, [{"n": number}]), answer
+        assert query(lake, "SELECT n FROM thin", asOf=each.timestamp_ms) == [{"n": number}]
         assert each.summary
         position = each.summary["dolake.published-to"]
         status, answer = lake.get(f"/v1/lake%40{position}/namespaces/default/tables/thin")
@@ -146,14 +127,14 @@ def test_snapshots_thin_out_and_no_moment_is_lost(lake: ServerProcess, catalog: 
             assert answer["metadata"]["current-snapshot-id"] == each.snapshot_id
         else:
             assert (status, answer["error"]["type"]) == (400, "IllegalArgumentException"), "refused, not guessed"
-    send(lake, insert("thin", "1", n=8))
+    send(lake.url, insert("thin", "1", n=8))
     lake.flush()
     assert rows_of(catalog, "default.thin")["1"]["n"] == 8
 
 
 def test_many_manifests_become_few_and_the_key_index_stays_right(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(3):
-        send(lake, insert("pages", str(number), n=number))
+        send(lake.url, insert("pages", str(number), n=number))
         lake.flush()
     before = len(
         catalog.load_table("default.pages").current_snapshot().manifests(catalog.load_table("default.pages").io)
@@ -163,7 +144,7 @@ def test_many_manifests_become_few_and_the_key_index_stays_right(lake: ServerPro
     table = catalog.load_table("default.pages")
     assert len(table.current_snapshot().manifests(table.io)) == 1
     log = lake.log
-    send(lake, update("pages", "1", {"n": 1}, {"n": 11}))
+    send(lake.url, update("pages", "1", {"n": 1}, {"n": 11}))
     lake.flush()
     assert {key: row["n"] for key, row in rows_of(catalog, "default.pages").items()} == {
         "0": 0,

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import time
 from datetime import date, datetime
 from decimal import Decimal
@@ -20,9 +18,10 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, IntegerType, NestedField, StringType, TimeType
 
-from dolake.client import connect
 from tests.support.aio import run
-from tests.support.server import ServerProcess
+from tests.support.changes import ddl, insert, send, update
+from tests.support.server import ServerProcess, job_ended, post, query, wait_for
+from tests.support.tables import changes_of, rows_of, types_of, verified
 
 pytestmark = pytest.mark.spark
 _WAIT_S = 120.0
@@ -58,59 +57,8 @@ fail_stop = true
 """
 
 
-def send(lake: ServerProcess, *changes: dict[str, Any], source: str = "shop") -> None:
-    async def sending() -> None:
-        async with connect(lake.url, source=source) as client:
-            await client.send(list(changes))
-
-    run(sending(), timeout_s=_WAIT_S)
-
-
-def insert(table: str, key: str, row: dict[str, Any], **metadata: Any) -> dict[str, Any]:
-    return {"table": table, "operation": "INSERT", "rowId": key, "after": row, "metadata": metadata or None}
-
-
-def update(table: str, key: str, row: dict[str, Any], before: Any = None, **metadata: Any) -> dict[str, Any]:
-    change = {"table": table, "operation": "UPDATE", "rowId": key, "after": row, "metadata": metadata or None}
-    return change if before is None else change | {"before": before}
-
-
-def ddl(table: str, action: str, **more: str) -> dict[str, Any]:
-    return {"table": table, "operation": "DELETE", "rowId": "-", "metadata": {"ddl": {"action": action} | more}}
-
-
-def types_of(catalog: RestCatalog, table: str) -> dict[str, str]:
-    fields = catalog.load_table(table).schema().fields
-    return {field.name: str(field.field_type) for field in fields if not field.name.startswith("_")}
-
-
-def rows_of(catalog: RestCatalog, table: str) -> dict[str, dict[str, Any]]:
-    rows = catalog.load_table(table).scan().to_arrow().to_pylist()
-    by_key = {row.pop("_key"): row for row in rows}
-    assert len(by_key) == len(rows), "a key has two rows"
-    return by_key
-
-
-def changes_of(catalog: RestCatalog, table: str) -> list[dict[str, Any]]:
-    rows = catalog.load_table(f"{table}__changes").scan().to_arrow().to_pylist()
-    return sorted(rows, key=lambda row: row["_position"])
-
-
 def ask(lake: ServerProcess, sql: str, **more: Any) -> list[Any]:
-    status, body = lake.get("/v1/query", method="POST", body={"sql": sql} | more)
-    assert status == 200, body
-    return [list(row.values()) for row in body["rows"]]
-
-
-def verified(lake: ServerProcess) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dolake.cli", "verify", "--home", str(lake.home), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    return [list(row.values()) for row in query(lake, sql, **more)]
 
 
 # --- types that are declared -----------------------------------------------------------------------------------------
@@ -128,7 +76,7 @@ DECLARED = {
 
 def test_the_settings_declare_types_and_all_engines_read_them(lake: ServerProcess, catalog: RestCatalog) -> None:
     row = {"price": "12.5", "born": "2001-02-03", "seen": "2026-01-02T03:04:05", "id": ID, "photo": "AAH/", "small": 7}
-    send(lake, insert("typed.declared", "1", row), insert("typed.declared", "2", {"price": 0.1, "extra": 5}))
+    send(lake.url, insert("typed.declared", "1", **row), insert("typed.declared", "2", price=0.1, extra=5))
     live = ask(lake, "SELECT price, born, seen, id, photo, small FROM typed.declared ORDER BY _key")
     lake.flush()
     assert types_of(catalog, "typed.declared") == DECLARED | {"extra": "long"}
@@ -150,7 +98,7 @@ def test_the_settings_declare_types_and_all_engines_read_them(lake: ServerProces
 
 def test_a_value_that_does_not_fit_its_declared_type_is_rescued(lake: ServerProcess, catalog: RestCatalog) -> None:
     odd = {"price": 0.001, "born": "3.2.2001", "seen": "2026-01-02T03:04:05Z", "id": "x", "photo": "?", "small": "7"}
-    send(lake, insert("typed.declared", "odd", odd))
+    send(lake.url, insert("typed.declared", "odd", **odd))
     lake.flush()
     row = rows_of(catalog, "typed.declared")["odd"]
     assert json.loads(row.pop("_rescued")) == odd
@@ -164,7 +112,7 @@ def test_a_source_declares_types_and_widens_them(lake: ServerProcess, catalog: R
         {"name": "odd", "type": "geometry"},
         {"name": "never", "type": "timestamp with time zone"},
     ]
-    send(lake, insert("typed.told", "1", {"id": 1, "price": 1.5, "odd": "POINT"}, schema=schema))
+    send(lake.url, insert("typed.told", "1", id=1, price=1.5, odd="POINT") | {"metadata": {"schema": schema}})
     lake.flush()
     assert types_of(catalog, "typed.told") == {
         "id": "int",
@@ -173,7 +121,7 @@ def test_a_source_declares_types_and_widens_them(lake: ServerProcess, catalog: R
         "odd": "string",
     }
     wider = [{"name": "id", "type": "bigint"}, {"name": "price", "type": "numeric(12,2)"}]
-    send(lake, update("typed.told", "1", {"id": 2**40, "price": "1234567890.25"}, schema=wider))
+    send(lake.url, update("typed.told", "1", None, {"id": 2**40, "price": "1234567890.25"}, schema=wider))
     lake.flush()
     assert types_of(catalog, "typed.told")["id"] == "long"
     assert rows_of(catalog, "typed.told")["1"]["price"] == Decimal("1234567890.25")
@@ -181,7 +129,7 @@ def test_a_source_declares_types_and_widens_them(lake: ServerProcess, catalog: R
 
 def test_the_settings_have_the_last_word_on_a_width(lake: ServerProcess, catalog: RestCatalog) -> None:
     schema = [{"name": "price", "type": "bigint"}]
-    send(lake, insert("typed.widths", "1", {"price": 1}, schema=schema))
+    send(lake.url, insert("typed.widths", "1", price=1) | {"metadata": {"schema": schema}})
     assert ask(lake, "SELECT price FROM typed.widths") == [[1]]
     lake.flush()
     assert types_of(catalog, "typed.widths") == {"price": "int"}
@@ -189,22 +137,20 @@ def test_the_settings_have_the_last_word_on_a_width(lake: ServerProcess, catalog
 
 def test_upkeep_beside_columns_that_get_another_type_loses_nothing(lake: ServerProcess, catalog: RestCatalog) -> None:
     for number in range(3):
-        send(lake, insert("typed.kept", str(number), {"n": number}))
+        send(lake.url, insert("typed.kept", str(number), n=number))
         lake.flush()
     patch = {"tables": {"typed.kept": {"columns": {"n": "double"}}}}
     assert lake.get("/v1/config", method="PATCH", body=patch)[0] == 200
-    job = lake.get("/v1/compaction/run", method="POST", body={"namespace": "typed", "table": "kept"})
-    assert job[0] < 300, job
-    time.sleep(3)
+    job_ended(lake, post(lake, "/v1/compaction/run", namespace="typed", table="kept")["jobId"])
     assert sorted(row["n"] for row in rows_of(catalog, "typed.kept").values()) == [0, 1, 2]
-    send(lake, insert("typed.kept", "3", {"n": 0.5}))
+    send(lake.url, insert("typed.kept", "3", n=0.5))
     lake.flush()
     assert sorted(row["n"] for row in rows_of(catalog, "typed.kept").values()) == [0, 0.5, 1, 2]
     assert types_of(catalog, "typed.kept") == {"n": "double"}
 
 
 def test_a_number_beyond_int_widens_its_column(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("typed.declared", "wide", {"small": 2**40}))
+    send(lake.url, insert("typed.declared", "wide", small=2**40))
     lake.flush()
     assert types_of(catalog, "typed.declared")["small"] == "long"
     found = rows_of(catalog, "typed.declared")
@@ -225,7 +171,7 @@ def test_a_table_that_was_made_beforehand_keeps_its_types(lake: ServerProcess, c
     )
     catalog.create_table("made.before", schema)
     assert lake.get("/v1/namespaces/made/tables/before/adopt", method="POST")[0] == 200
-    send(lake, insert("made.before", "1", {"id": 5, "price": 1.125, "note": "x", "more": True}))
+    send(lake.url, insert("made.before", "1", id=5, price=1.125, note="x", more=True))
     lake.flush()
     row = rows_of(catalog, "made.before")["1"]
     assert (row["id"], row["price"], row["note"], row["more"]) == (5, Decimal("1.125"), "x", True)
@@ -233,14 +179,14 @@ def test_a_table_that_was_made_beforehand_keeps_its_types(lake: ServerProcess, c
 
 
 def test_texts_stay_texts_where_that_is_asked_for(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("typed.texts", "1", {"at": "2026-01-02T03:04:05Z"}))
+    send(lake.url, insert("typed.texts", "1", at="2026-01-02T03:04:05Z"))
     lake.flush()
     assert types_of(catalog, "typed.texts") == {"at": "string"}
 
 
 def test_a_map_that_is_used_as_columns_is_one_column(lake: ServerProcess, catalog: RestCatalog) -> None:
     wide = {"attributes": {f"sku-{number}": number for number in range(1_000)}, "id": 1}
-    send(lake, insert("typed.maps", "1", wide))
+    send(lake.url, insert("typed.maps", "1", **wide))
     lake.flush()
     assert types_of(catalog, "typed.maps") == {"attributes": "string", "id": "long"}
     assert json.loads(rows_of(catalog, "typed.maps")["1"]["attributes"]) == wide["attributes"]
@@ -251,13 +197,13 @@ def test_a_map_that_is_used_as_columns_is_one_column(lake: ServerProcess, catalo
 
 def test_a_fraction_makes_whole_numbers_fractions_everywhere(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.prices"
-    send(lake, *(insert(table, str(n), {"id": n, "price": 10 + n, "note": "old"}) for n in range(5)))
-    send(lake, update(table, "1", {"id": 1, "price": 20, "note": "new"}, {"id": 1, "price": 11, "note": "old"}))
+    send(lake.url, *(insert(table, str(n), id=n, price=10 + n, note="old") for n in range(5)))
+    send(lake.url, update(table, "1", {"id": 1, "price": 11, "note": "old"}, {"id": 1, "price": 20, "note": "new"}))
     lake.flush()
     old_snapshot = catalog.load_table(table).current_snapshot()
     assert old_snapshot is not None
     before_ms = old_snapshot.timestamp_ms
-    send(lake, insert(table, "x", {"id": 9, "price": 10.5}), update(table, "2", {"id": 2, "price": 7}))
+    send(lake.url, insert(table, "x", id=9, price=10.5), update(table, "2", None, {"id": 2, "price": 7}))
     assert ask(lake, f"SELECT sum(price) AS s FROM {table}") == [[10 + 20 + 7 + 13 + 14 + 10.5]]
     lake.flush()
     assert types_of(catalog, table) == {"id": "long", "price": "double", "note": "string"}
@@ -276,17 +222,17 @@ def test_a_fraction_makes_whole_numbers_fractions_everywhere(lake: ServerProcess
         [13.0],
         [14.0],
     ]
-    send(lake, update(table, "3", {"id": 3, "price": 1.25}))
+    send(lake.url, update(table, "3", None, {"id": 3, "price": 1.25}))
     lake.flush()
     assert rows_of(catalog, table)["3"]["price"] == 1.25
-    verified(lake)
+    verified(lake.home)
 
 
 def test_an_integer_that_no_fraction_holds_keeps_its_column(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.exact"
-    send(lake, insert(table, "1", {"n": 2**60 + 1}))
+    send(lake.url, insert(table, "1", n=2**60 + 1))
     lake.flush()
-    send(lake, insert(table, "2", {"n": 0.5}))
+    send(lake.url, insert(table, "2", n=0.5))
     lake.flush()
     assert types_of(catalog, table) == {"n": "long"}
     found = rows_of(catalog, table)
@@ -295,31 +241,28 @@ def test_an_integer_that_no_fraction_holds_keeps_its_column(lake: ServerProcess,
 
 def test_a_large_table_gets_its_fractions_by_itself_a_little_later(lake: ServerProcess, catalog: RestCatalog) -> None:
     """More of this in test_retyping.py."""
-    send(lake, insert("typed.large", "1", {"n": 1}))
+    send(lake.url, insert("typed.large", "1", n=1))
     lake.flush()
-    send(lake, insert("typed.large", "2", {"n": 0.5}))
+    send(lake.url, insert("typed.large", "2", n=0.5))
     lake.flush()
-    give_up_s = time.monotonic() + _WAIT_S
-    while types_of(catalog, "typed.large") != {"n": "double"}:
-        assert time.monotonic() < give_up_s, lake.log[-2_000:]
-        time.sleep(0.1)
+    wait_for(lambda: types_of(catalog, "typed.large") == {"n": "double"}, "the column becomes one of fractions")
     found = rows_of(catalog, "typed.large")
     assert [(found[key]["n"], found[key]["_rescued"]) for key in ("1", "2")] == [(1.0, None), (0.5, None)]
 
 
 def test_columns_are_renamed_and_dropped_as_the_source_says(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.altered"
-    send(lake, insert(table, "1", {"a": 1, "b": "x", "c": True}))
+    send(lake.url, insert(table, "1", a=1, b="x", c=True))
     lake.flush()
     first = catalog.load_table(table).current_snapshot()
     assert first is not None
     send(
-        lake,
-        update(table, "1", {"a": 2, "b": "y", "c": True}, {"a": 1, "b": "x", "c": True}),
+        lake.url,
+        update(table, "1", {"a": 1, "b": "x", "c": True}, {"a": 2, "b": "y", "c": True}),
         ddl(table, "rename_column", column="a", to="amount"),
-        insert(table, "2", {"amount": 3, "b": "z", "c": False}),
+        insert(table, "2", amount=3, b="z", c=False),
         ddl(table, "drop_column", column="c"),
-        insert(table, "3", {"amount": 4, "b": "w", "c": "back with another type"}),
+        insert(table, "3", amount=4, b="w", c="back with another type"),
     )
     lake.flush()
     assert types_of(catalog, table) == {"amount": "long", "b": "string", "c": "string"}
@@ -333,7 +276,7 @@ def test_columns_are_renamed_and_dropped_as_the_source_says(lake: ServerProcess,
     assert [(row["a"], row["c"]) for row in old] == [(1, True)]
     versions = lake.get("/v1/tables/typed/altered/schema")[1]
     assert versions["version"] >= 3
-    verified(lake)
+    verified(lake.home)
 
 
 # --- tables that change ----------------------------------------------------------------------------------------------
@@ -341,44 +284,44 @@ def test_columns_are_renamed_and_dropped_as_the_source_says(lake: ServerProcess,
 
 def test_a_truncated_table_is_empty_and_keeps_its_history(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.emptied"
-    send(lake, *(insert(table, str(n), {"n": n}) for n in range(5)))
+    send(lake.url, *(insert(table, str(n), n=n) for n in range(5)))
     lake.flush()
     before_ms = int(ask(lake, f"SELECT epoch_ms(max(_commit_timestamp)) AS moment FROM {table}")[0][0])
-    send(lake, insert(table, "5", {"n": 5}), ddl(table, "truncate"), insert(table, "1", {"n": 100}))
+    send(lake.url, insert(table, "5", n=5), ddl(table, "truncate"), insert(table, "1", n=100))
     assert ask(lake, f"SELECT n FROM {table}") == [[100]]
     lake.flush()
     assert ask(lake, f"SELECT n FROM {table}") == [[100]]
     assert rows_of(catalog, table) == {"1": {"n": 100, "_rescued": None}}
     assert [each["_operation"] for each in changes_of(catalog, table)] == [*["INSERT"] * 6, "TRUNCATE", "INSERT"]
     assert ask(lake, f"SELECT n FROM {table} ORDER BY n", asOf=before_ms) == [[n] for n in range(5)]
-    send(lake, update(table, "1", {"n": 101}))
+    send(lake.url, update(table, "1", None, {"n": 101}))
     lake.flush()
     assert rows_of(catalog, table) == {"1": {"n": 101, "_rescued": None}}
     now_ms = int(ask(lake, f"SELECT epoch_ms(max(_commit_timestamp)) AS moment FROM {table}")[0][0])
     assert ask(lake, f"SELECT n FROM {table}", asOf=now_ms) == [[101]]
-    verified(lake)
+    verified(lake.home)
 
 
 def test_a_dropped_table_is_empty_and_can_come_back(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.dropped"
-    send(lake, insert(table, "1", {"n": 1}))
+    send(lake.url, insert(table, "1", n=1))
     lake.flush()
-    send(lake, ddl(table, "drop"))
+    send(lake.url, ddl(table, "drop"))
     lake.flush()
     assert rows_of(catalog, table) == {}
-    send(lake, insert(table, "1", {"n": 2}))
+    send(lake.url, insert(table, "1", n=2))
     lake.flush()
     assert rows_of(catalog, table)["1"]["n"] == 2
 
 
 def test_a_renamed_table_has_its_rows_and_history_under_the_new_name(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("typed.first_name", "1", {"n": 1}))
+    send(lake.url, insert("typed.first_name", "1", n=1))
     lake.flush()
     send(
-        lake,
-        update("typed.first_name", "1", {"n": 2}),
+        lake.url,
+        update("typed.first_name", "1", None, {"n": 2}),
         ddl("typed.first_name", "rename", to="typed.second_name"),
-        insert("typed.second_name", "2", {"n": 3}),
+        insert("typed.second_name", "2", n=3),
     )
     lake.flush()
     assert {key: row["n"] for key, row in rows_of(catalog, "typed.second_name").items()} == {"1": 2, "2": 3}
@@ -395,16 +338,16 @@ def test_a_renamed_table_has_its_rows_and_history_under_the_new_name(lake: Serve
 def test_a_table_of_somebody_else_is_no_new_name(lake: ServerProcess, catalog: RestCatalog) -> None:
     catalog.create_namespace_if_not_exists("made")
     catalog.create_table("made.theirs", Schema(NestedField(1, "id", IntegerType())))
-    send(lake, insert("typed.stays", "1", {"n": 1}))
+    send(lake.url, insert("typed.stays", "1", n=1))
     lake.flush()
-    send(lake, ddl("typed.stays", "rename", to="made.theirs"), ddl("typed.stays", "rename", to="typed.stays"))
+    send(lake.url, ddl("typed.stays", "rename", to="made.theirs"), ddl("typed.stays", "rename", to="typed.stays"))
     lake.flush()
     assert rows_of(catalog, "typed.stays")["1"]["n"] == 1
     assert [each["_operation"] for each in changes_of(catalog, "typed.stays")] == ["INSERT", "RENAME", "RENAME"]
 
 
 def test_an_action_whose_name_is_written_with_escapes_is_one(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("typed.escaped", "1", {"n": 1}))
+    send(lake.url, insert("typed.escaped", "1", n=1))
     lake.flush()
     escaped = (
         b'{"type":"cdc_batch","sourceDoId":"escaping","sequenceNumber":1,"events":[{"sequence":1,"timestamp":1,'
@@ -429,17 +372,17 @@ def test_an_action_whose_name_is_written_with_escapes_is_one(lake: ServerProcess
 def test_columns_that_did_not_change_keep_their_value(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.toast"
     row = {"id": 1, "text": "long " * 100, "place": {"city": "Rome"}}
-    send(lake, insert(table, "1", row), insert(table, "2", row))
+    send(lake.url, insert(table, "1", **row), insert(table, "2", **row))
     lake.flush()
-    send(lake, insert(table, "3", row | {"id": "odd"}))
+    send(lake.url, insert(table, "3", **(row | {"id": "odd"})))
     lake.flush()
     send(
-        lake,
-        update(table, "1", {"id": 2}, unchanged=["text", "place"]),
-        update(table, "1", {"id": 3}, unchanged=["text", "place"]),
-        update(table, "2", {"id": 4}, row | {"text": "as it was"}, unchanged=["text", "place"]),
-        update(table, "3", {"text": "short"}, unchanged=["id", "place"]),
-        update(table, "moved", {"id": 5}, previousRowId="2", unchanged=["text", "place"]),
+        lake.url,
+        update(table, "1", None, {"id": 2}, unchanged=["text", "place"]),
+        update(table, "1", None, {"id": 3}, unchanged=["text", "place"]),
+        update(table, "2", row | {"text": "as it was"}, {"id": 4}, unchanged=["text", "place"]),
+        update(table, "3", None, {"text": "short"}, unchanged=["id", "place"]),
+        update(table, "moved", None, {"id": 5}, previousRowId="2", unchanged=["text", "place"]),
     )
     live = ask(lake, f"SELECT _key, id, text, place.city AS city FROM {table} ORDER BY _key")
     lake.flush()
@@ -449,25 +392,25 @@ def test_columns_that_did_not_change_keep_their_value(lake: ServerProcess, catal
     assert (found["3"]["text"], found["3"]["_rescued"]) == ("short", '{"id":"odd"}')
     assert ask(lake, f"SELECT _key, id, text, place.city AS city FROM {table} ORDER BY _key") == live
     assert changes_of(catalog, table)[3]["text"] == row["text"]
-    verified(lake)
+    verified(lake.home)
 
 
 def test_what_cannot_be_a_column_and_did_not_change_stays_rescued(lake: ServerProcess, catalog: RestCatalog) -> None:
     """`id` beside `ID`, and a name with a dot: told by the row before, by an earlier change, or by the table alone."""
     table, rescued = "typed.no_columns", {"id": 7, "a.b": [1]}
     left_out = {"unchanged": ["id", "a.b"]}
-    send(lake, insert(table, "first", {"ID": 1, "n": 0}))
+    send(lake.url, insert(table, "first", ID=1, n=0))
     lake.flush()
-    send(lake, *(insert(table, key, {"n": 1} | rescued) for key in ("kept", "moving", "gone")))
+    send(lake.url, *(insert(table, key, **({"n": 1} | rescued)) for key in ("kept", "moving", "gone")))
     lake.flush()
     send(
-        lake,
-        update(table, "told", {"n": 2}, {"n": 1, "id": 8, "a.b": [2]}, **left_out),
-        update(table, "half told", {"n": 2}, {"id": 9, "a.b": None}, **left_out),
-        update(table, "kept", {"n": 2}, **left_out),
-        update(table, "kept", {"n": 3}, {"a.b": [3]}, **left_out),
-        update(table, "moved", {"n": 2, "a.b": [4]}, previousRowId="moving", **left_out),
-        update(table, "gone", {"n": 2, "id": None}, unchanged=["id"]),
+        lake.url,
+        update(table, "told", {"n": 1, "id": 8, "a.b": [2]}, {"n": 2}, **left_out),
+        update(table, "half told", {"id": 9, "a.b": None}, {"n": 2}, **left_out),
+        update(table, "kept", None, {"n": 2}, **left_out),
+        update(table, "kept", {"a.b": [3]}, {"n": 3}, **left_out),
+        update(table, "moved", None, {"n": 2, "a.b": [4]}, previousRowId="moving", **left_out),
+        update(table, "gone", None, {"n": 2, "id": None}, unchanged=["id"]),
     )
     sql = f"SELECT _key, n, _rescued FROM {table} ORDER BY _key"
     live = ask(lake, sql)
@@ -485,19 +428,19 @@ def test_what_cannot_be_a_column_and_did_not_change_stays_rescued(lake: ServerPr
     assert ask(lake, sql) == live
     told = json.loads(changes_of(catalog, table)[4]["_rescued"])
     assert told == {"id": 8, "a.b": [2], "_before": {"id": 8, "a.b": [2]}}
-    verified(lake)
+    verified(lake.home)
 
 
 def test_a_column_of_which_nobody_knows_the_value_sends_its_change_to_quarantine(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     table = "typed.unknown"
-    send(lake, insert(table, "1", {"id": 1, "text": "x"}))
+    send(lake.url, insert(table, "1", id=1, text="x"))
     lake.flush()
     send(
-        lake,
-        update(table, "nobody", {"id": 2}, unchanged=["text"]),
-        insert(table, "2", {"id": 3, "text": "y"}),
+        lake.url,
+        update(table, "nobody", None, {"id": 2}, unchanged=["text"]),
+        insert(table, "2", id=3, text="y"),
     )
     live = ask(lake, f"SELECT key, reason FROM {table}__quarantine")
     assert [each[0] for each in live] == ["nobody"]
@@ -508,19 +451,19 @@ def test_a_column_of_which_nobody_knows_the_value_sends_its_change_to_quarantine
     assert "there is no row before" in row["reason"]
     assert json.loads(row["event"])["after"] == {"id": 2}
     assert ask(lake, f"SELECT key, reason FROM {table}__quarantine") == live
-    verified(lake)
+    verified(lake.home)
 
 
 def test_a_replay_writes_what_can_be_written_now(lake: ServerProcess, catalog: RestCatalog) -> None:
     table, path = "typed.mended", "/v1/quarantine/typed/mended"
     # The columns and the quarantine come with one publish.
-    send(lake, insert(table, "1", {"id": 1, "text": "x"}), update(table, "late", {"id": 2}, unchanged=["text"]))
-    send(lake, update(table, "never", {"id": 3}, unchanged=["text"]))
+    send(lake.url, insert(table, "1", id=1, text="x"), update(table, "late", None, {"id": 2}, unchanged=["text"]))
+    send(lake.url, update(table, "never", None, {"id": 3}, unchanged=["text"]))
     lake.flush()
     rows = rows_of(catalog, f"{table}__quarantine").values()
     first, second = sorted(row["position"] for row in rows)
-    verified(lake)
-    send(lake, insert(table, "late", {"id": 0, "text": "here now"}), insert(table, "odd", {"id": "no number"}))
+    verified(lake.home)
+    send(lake.url, insert(table, "late", id=0, text="here now"), insert(table, "odd", id="no number"))
     status, done = lake.get(f"{path}/replay", method="POST", body={})
     assert (status, done["replayed"], done["refused"]) == (200, 2, []), done
     live = ask(lake, f"SELECT _key, id, text FROM {table} ORDER BY _key")
@@ -530,13 +473,13 @@ def test_a_replay_writes_what_can_be_written_now(lake: ServerProcess, catalog: R
     assert rows_of(catalog, table)["late"] == {"id": 2, "text": "here now", "_rescued": None}
     (left,) = rows_of(catalog, f"{table}__quarantine").values()
     assert (left["key"], left["source"]) == ("never", "dolake.quarantine")
-    verified(lake)
+    verified(lake.home)
 
     again = lake.get(f"{path}/replay", method="POST", body={"positions": [first, second]})[1]
     assert (again["replayed"], [each["position"] for each in again["refused"]]) == (0, [first, second])
     dropped = lake.get(f"{path}/drop", method="POST", body={})[1]
     assert dropped["dropped"] == 1
-    send(lake, update(table, "another", {"id": 4}, unchanged=["text"]))
+    send(lake.url, update(table, "another", None, {"id": 4}, unchanged=["text"]))
     assert lake.get(f"{path}/drop", method="POST", body={})[1]["dropped"] == 1
     lake.flush()
     assert rows_of(catalog, f"{table}__quarantine") == {}
@@ -554,29 +497,29 @@ def test_a_replay_writes_what_can_be_written_now(lake: ServerProcess, catalog: R
         f'dolake_rescued_changes_total{{table="{table}"}} 1.0',
     ):
         assert line in metrics
-    verified(lake)
+    verified(lake.home)
 
 
 def test_what_is_hashed_is_not_hashed_again(lake: ServerProcess, catalog: RestCatalog) -> None:
     table = "typed.hashed"
     person = {"id": 1, "email": "eve@example.org", "text": "x"}
-    send(lake, insert(table, "eve", person))
+    send(lake.url, insert(table, "eve", **person))
     lake.flush()
-    send(lake, update(table, "eva", {"id": 2, "email": "eve@example.org"}, unchanged=["text"]))
-    send(lake, insert(table, "eva", {"id": 0, "text": "y"}))
+    send(lake.url, update(table, "eva", None, {"id": 2, "email": "eve@example.org"}, unchanged=["text"]))
+    send(lake.url, insert(table, "eva", id=0, text="y"))
     assert lake.get("/v1/quarantine/typed/hashed/replay", method="POST", body={})[1]["replayed"] == 1
     live = ask(lake, f"SELECT id, email, text FROM {table} WHERE _key = 'eva'")
     lake.flush()
     rows = rows_of(catalog, table)
     assert rows["eva"]["email"] == rows["eve"]["email"]
     assert live == [[2, rows["eve"]["email"], "y"]]
-    verified(lake)
+    verified(lake.home)
 
 
 def test_a_table_that_wants_no_quarantine_stops(lake: ServerProcess, catalog: RestCatalog) -> None:
-    send(lake, insert("typed.strict", "1", {"id": 1, "text": "x"}))
+    send(lake.url, insert("typed.strict", "1", id=1, text="x"))
     lake.flush()
-    send(lake, update("typed.strict", "nobody", {"id": 2}, unchanged=["text"]))
+    send(lake.url, update("typed.strict", "nobody", None, {"id": 2}, unchanged=["text"]))
     status, body = lake.get("/flush", method="POST")
     assert status == 200 or status >= 500
     assert not body.get("success"), body
@@ -594,9 +537,9 @@ def test_left_out_and_masked_values_are_nowhere_once_the_journal_is_trimmed(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     secrets = {"email": "ann@example.org", "name": "Ann Secretson", "phone": "555-0123-hidden", "password": "hunter2pw"}
-    send(lake, insert("typed.people", "1", {"id": 1} | secrets))
-    send(lake, update("typed.people", "1", {"id": 2} | secrets, {"id": 1} | secrets))
-    send(lake, insert("private.letters", "1", {"body": "a secret letter"}))
+    send(lake.url, insert("typed.people", "1", **({"id": 1} | secrets)))
+    send(lake.url, update("typed.people", "1", {"id": 1} | secrets, {"id": 2} | secrets))
+    send(lake.url, insert("private.letters", "1", body="a secret letter"))
     live = ask(lake, "SELECT name, phone FROM typed.people")
     lake.flush()
     row = rows_of(catalog, "typed.people")["1"]
@@ -608,20 +551,20 @@ def test_left_out_and_masked_values_are_nowhere_once_the_journal_is_trimmed(
     status = lake.get("/status")[1]
     assert status["committedPosition"] == status["durablePosition"]
     assert not files_with(lake.home / "warehouse", (*secrets.values(), "a secret letter"))
-    filler = [insert("typed.filler", str(number), {"text": "x" * 1_000}) for number in range(200)]
-    send(lake, *filler)
+    filler = [insert("typed.filler", str(number), text="x" * 1_000) for number in range(200)]
+    send(lake.url, *filler)
     lake.flush()
     deadline = time.monotonic() + _WAIT_S
     while found := files_with(lake.home, (*secrets.values(), "a secret letter")):
         assert time.monotonic() < deadline, f"the journal was trimmed, and still in {found}"
-        send(lake, *filler)
+        send(lake.url, *filler)
         lake.flush()
 
 
 def test_a_masked_column_is_masked_in_any_case_and_keeps_its_name(lake: ServerProcess, catalog: RestCatalog) -> None:
     send(
-        lake,
-        insert("typed.people", "9", {"id": 9, "EMAIL": "bob@example.org", "PassWord": "letmein"}),
+        lake.url,
+        insert("typed.people", "9", id=9, EMAIL="bob@example.org", PassWord="letmein"),
         ddl("typed.people", "rename_column", column="email", to="mail"),
     )
     lake.flush()
@@ -635,13 +578,13 @@ def test_a_masked_column_is_masked_in_any_case_and_keeps_its_name(lake: ServerPr
 def test_changes_that_the_lake_does_not_take_are_passed_over(lake: ServerProcess, catalog: RestCatalog) -> None:
     catalog.create_namespace_if_not_exists("private")
     catalog.create_table("private.notes", Schema(NestedField(1, "id", IntegerType())))
-    send(lake, insert("private.notes", "1", {"body": "x"}), ddl("private.notes", "truncate"))
-    send(lake, insert("private.diary", "1", {"body": "x"}), insert("private.diary", "2", {"body": "y"}))
+    send(lake.url, insert("private.notes", "1", body="x"), ddl("private.notes", "truncate"))
+    send(lake.url, insert("private.diary", "1", body="x"), insert("private.diary", "2", body="y"))
     lake.flush()
     status = lake.get("/status")[1]
     assert status["committedPosition"] == status["durablePosition"]
     assert not catalog.table_exists("private.diary")
-    verified(lake)
+    verified(lake.home)
 
 
 def files_with(folder: Path, secrets: tuple[str, ...]) -> list[Path]:

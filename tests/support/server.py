@@ -9,16 +9,19 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import psutil
 
 from dolake import crashpoints
 from dolake.cli.child import ChildServer
 
 _QUERIES_WAIT_S = 180.0
 _FLUSH_WAIT_S = 240.0
+_WAIT_S = 240.0
 _LOG_CHARACTERS_SHOWN = 4_000
 _running: list[ServerProcess] = []
 
@@ -106,6 +109,71 @@ class ServerProcess(ChildServer):
             return status, json.loads(raw)
         except ValueError:
             return status, raw.decode()
+
+
+def wait_for(is_so: Callable[[], bool], what: str, *, wait_s: float = _WAIT_S) -> None:
+    """Until this is so. The report of a test that fails has the server's log."""
+    give_up_s = time.monotonic() + wait_s
+    while not is_so():
+        assert time.monotonic() < give_up_s, f"never: {what}"
+        time.sleep(0.02)
+
+
+def post(server: ServerProcess, path: str, /, **body: Any) -> dict[str, Any]:
+    """As any HTTP client would: the answer, which must be a good one."""
+    status, answer = server.get(path, method="POST", body=body, headers={"Content-Type": "application/json"})
+    assert status < 300, (status, answer)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def refusal(server: ServerProcess, path: str, /, **body: Any) -> tuple[int, dict[str, Any]]:
+    """Status and error of a request that must be refused."""
+    status, answer = server.get(path, method="POST", body=body, headers={"Content-Type": "application/json"})
+    assert status >= 400, answer
+    return status, answer["error"]
+
+
+def query(server: ServerProcess, sql: str, **more: Any) -> list[dict[str, Any]]:
+    """The rows that our own SQL has."""
+    rows: list[dict[str, Any]] = post(server, "/v1/query", sql=sql, **more)["rows"]
+    return rows
+
+
+def status_of(server: ServerProcess) -> dict[str, Any]:
+    status: dict[str, Any] = server.get("/status")[1]
+    return status
+
+
+def is_published(server: ServerProcess) -> bool:
+    """Everything that is durable is in the tables."""
+    status = status_of(server)
+    return bool(status["committedPosition"] == status["durablePosition"])
+
+
+def job_ended(server: ServerProcess, job_id: str) -> dict[str, Any]:
+    """A job of upkeep, once it has ended in whatever way."""
+    path = f"/v1/compaction/jobs/{job_id}"
+    wait_for(lambda: server.get(path)[1]["state"] not in ("queued", "running"), "the job ends")
+    job: dict[str, Any] = server.get(path)[1]
+    return job
+
+
+def run_job(server: ServerProcess, **body: Any) -> dict[str, Any]:
+    """Ask for a job of upkeep, which is done well."""
+    job = job_ended(server, post(server, "/v1/compaction/run", **body)["jobId"])
+    assert job["state"] == "done", job
+    return job
+
+
+def children_of(server: ServerProcess, module: str) -> list[psutil.Process]:
+    """The server's processes of this module that are alive."""
+    found = []
+    for child in psutil.Process(server.pid).children():
+        with contextlib.suppress(psutil.Error):  # one that has just ended has no command line any more
+            if module in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
 
 
 def plans_made(server: ServerProcess) -> int:

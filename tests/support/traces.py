@@ -33,7 +33,8 @@ def _has(path: Path, text: str) -> bool:
         return True
     if path.suffix == ".parquet":
         return text in str(pq.read_table(path, partitioning=None).to_pylist())
-    return path.suffix == ".avro" and any(text.encode() in block for block in _blocks(data))
+    is_deflated = path.suffix == ".avro" and b"avro.codec\x0edeflate" in data
+    return is_deflated and any(text.encode() in block for block in _blocks(data))
 
 
 def _blocks(data: bytes) -> Iterator[bytes]:

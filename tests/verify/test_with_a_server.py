@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,10 @@ from dolake.backup.take import take_backup
 from dolake.client import connect
 from tests.support.aio import run
 from tests.support.command import dolake
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, status_of, wait_for
+from tests.support.tables import verified
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.own_lake]
 _WAIT_S = 120.0
 _PAUSE_S = 0.2
 
@@ -33,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
-def changes_of(first: int) -> Iterator[dict[str, Any]]:
+def changes_from(first: int) -> Iterator[dict[str, Any]]:
     """Inserts, updates, deletes and moved keys; columns that come later, at the top and inside; values that misfit."""
     for n in range(first, first + 100):
         key, row = str(n), {"n": n, "o": {"a": n}, "l": [{"x": n}]}
@@ -49,13 +48,6 @@ def changes_of(first: int) -> Iterator[dict[str, Any]]:
         yield {"table": "others", "operation": "UPDATE", "rowId": str(n % 10), "after": {"last": n}}
 
 
-def verified(home: Path) -> dict[str, Any]:
-    answer = dolake("verify", "--home", home, "--json")
-    report: dict[str, Any] = json.loads(answer.stdout) if answer.stdout else {}
-    assert answer.returncode == 0, (answer.stderr, [check for check in report["checks"] if check["differences"]])
-    return report
-
-
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("positions", [2, pytest.param(6, marks=pytest.mark.chaos)])
 def test_beside_a_stream_of_changes_nothing_is_named_that_is_not_so(server: ServerProcess, positions: int) -> None:
@@ -66,7 +58,7 @@ def test_beside_a_stream_of_changes_nothing_is_named_that_is_not_so(server: Serv
             async with connect(server.url, source="shop") as client:
                 first = 0
                 while not is_over.is_set():
-                    await client.send(list(changes_of(first)))
+                    await client.send(list(changes_from(first)))
                     first += 100
                     await asyncio.sleep(_PAUSE_S)  # a stream, and not a flood that the pipeline works off for minutes
 
@@ -83,13 +75,13 @@ def test_beside_a_stream_of_changes_nothing_is_named_that_is_not_so(server: Serv
         sender.join()
     server.flush()
     last = verified(server.home)
-    assert last["position"] == server.get("/status")[1]["durablePosition"] > reports[-1]["position"]
+    assert last["position"] == status_of(server)["durablePosition"] > reports[-1]["position"]
     assert {table["table"] for table in last["tables"]} == {"default.others", "stream.items"}
 
 
 async def test_a_server_that_was_killed_leaves_nothing_that_differs(server: ServerProcess) -> None:
     async with connect(server.url, source="other") as client:
-        await client.send([{**change, "table": "killed"} for change in changes_of(0)])
+        await client.send([{**change, "table": "killed"} for change in changes_from(0)])
     server.kill()
     verified(server.home)
     server.start()
@@ -146,11 +138,12 @@ def test_a_lost_machine_comes_back_from_its_backup_and_sources_send_the_rest_aga
 
 def lose(home: Path) -> None:
     """The folder goes when nobody writes there any more: the server's children end a moment after it."""
-    give_up_at = time.monotonic() + _WAIT_S
-    while home.exists() and time.monotonic() < give_up_at:
+
+    def is_lost() -> bool:
         shutil.rmtree(home, ignore_errors=True)
-        time.sleep(_PAUSE_S)
-    assert not home.exists()
+        return not home.exists()
+
+    wait_for(is_lost, "the folder is gone")
 
 
 def rows_of_a_shop() -> Iterator[dict[str, Any]]:
