@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +20,10 @@ import pytest
 from dolake.client.sync import connect
 from tools.duckdb_client import duck_on
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
+ROOT = Path(__file__).resolve().parents[2]
 _WAIT_S = 300.0
+_SERVE = re.compile(r"^(?:\$ |.*`)?(dolake serve(?: --home (?!/|HOME\b)([\w./-]+))?)(?= *(?:&|`|$))", re.MULTILINE)
 
 
 @contextmanager
@@ -40,15 +45,21 @@ def typed(command: str, folder: Path, home: str) -> Iterator[str]:
         server.wait(_WAIT_S)
 
 
-@pytest.mark.parametrize(
-    ("command", "home"),
-    [
-        ("dolake serve --home ./lake", "lake"),
-        pytest.param("dolake serve", "dolake-home", marks=pytest.mark.chaos),
-        pytest.param("dolake serve --home lake", "lake", marks=pytest.mark.chaos),
-    ],
-)
-def test_a_change_becomes_a_row_in_duckdb(command: str, home: str, tmp_path: Path) -> None:
+def documented_commands() -> list[tuple[str, str]]:
+    """Each start of a server that README, quickstart and howtos tell people to type, and the home that it makes.
+
+    Not those that need a certificate, a store or a folder of the whole machine: the tests of these have them.
+    """
+    guides = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+    found: dict[str, str] = {}
+    for guide in guides:
+        for line, home in _SERVE.findall(guide.read_text()):
+            found[line.strip()] = str(Path(home or "dolake-home"))
+    return sorted(found.items())
+
+
+@pytest.mark.parametrize(("command", "home"), documented_commands())
+def test_a_documented_start_publishes_from_an_empty_folder(command: str, home: str, tmp_path: Path) -> None:
     with typed(command, tmp_path, home) as url:
         with connect(url, source="shop") as lake:
             lake.send({"table": "orders", "operation": "INSERT", "rowId": "1", "after": {"id": 1, "item": "tea"}})
@@ -56,9 +67,13 @@ def test_a_change_becomes_a_row_in_duckdb(command: str, home: str, tmp_path: Pat
         rows: list[tuple[int, str]] = []
         while not rows:
             assert time.monotonic() < give_up_s, (tmp_path / "said.txt").read_text()[-3_000:]
-            with duck_on(url) as duck:
-                try:
-                    rows = duck.execute("SELECT id, item FROM lake.default.orders").fetchall()
-                except duckdb.Error:
-                    time.sleep(0.05)  # the table is made with the first publish
+            with duck_on(url) as duck, contextlib.suppress(duckdb.Error):  # the table is made with the first publish
+                rows = duck.execute("SELECT id, item FROM lake.default.orders").fetchall()
+            time.sleep(0.05)
         assert rows == [(1, "tea")]
+        with urllib.request.urlopen(f"{url}/health") as answer:  # noqa: S310 - a loopback address
+            assert json.load(answer)["status"] == "ok"
+
+
+def test_the_documented_starts_are_found() -> None:
+    assert {"dolake serve", "dolake serve --home ./lake"} <= dict(documented_commands()).keys()

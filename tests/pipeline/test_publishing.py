@@ -17,7 +17,7 @@ from tests.support.aio import run
 from tests.support.changes import delete, insert, send, update
 from tests.support.server import ServerProcess, children_of, is_published, status_of, wait_for
 from tests.support.speaker import Speaker, batch, event
-from tests.support.tables import changes_of, rows_of
+from tests.support.tables import changes_of, files_of, rows_of
 
 pytestmark = pytest.mark.spark
 _WAIT_S = 120.0
@@ -95,6 +95,22 @@ def test_the_state_is_what_a_dictionary_would_be(lake: ServerProcess, catalog: R
         ("UPDATE", "33", 33, 3),
     ]
     assert {row["_source"] for row in last} == {"shop"}
+
+
+def test_an_upsert_opens_no_file_of_rows(lake: ServerProcess, catalog: RestCatalog) -> None:
+    """The key index says where the old rows are: so it costs what the batch costs, however large the table is."""
+    send(lake.url, *(insert("large", str(n), n=n) for n in range(20)))
+    lake.flush()
+    files = [Path(task.file.file_path.removeprefix("file://")) for task in files_of(catalog, "default.large")]
+    aside = [path.rename(path.with_name(f"{path.name}.aside")) for path in files]
+    try:
+        send(lake.url, update("large", "3", {"n": 3}, {"n": 33}), delete("large", "4", n=4))
+        lake.flush()
+    finally:
+        for path, moved in zip(files, aside, strict=True):
+            moved.rename(path)
+    wanted = {str(n): n for n in range(20) if n != 4} | {"3": 33}
+    assert {key: row["n"] for key, row in rows_of(catalog, "default.large").items()} == wanted
 
 
 def test_all_tables_of_a_publish_have_one_moment_and_the_position_of_the_journal(

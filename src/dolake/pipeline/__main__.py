@@ -17,11 +17,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
-from dolake.errors import DoLakeError
+from dolake.errors import DoLakeError, Unavailable
 from dolake.pipeline.cut import Cut
 from dolake.pipeline.link import (
     Cancel,
@@ -51,6 +51,10 @@ EXIT_REPLACED = 3
 _REASON_LENGTH_MAX = 500
 _PRESSED_SHARE = 0.2
 """A publish with more than this share of the most that it may have: there is hardly time for anything else."""
+
+
+class JavaGone(Unavailable):
+    """Nothing can be published by this process any more; the server starts another."""
 
 
 class Link:
@@ -149,7 +153,7 @@ def _obey(link: Link, publisher: Publisher, upkeep: Upkeep, order: Publish) -> N
     except Replaced:
         raise
     except Py4JNetworkError as error:
-        raise SystemExit(f"Spark's Java process is gone: {error}") from error
+        raise JavaGone(f"Spark's Java process is gone: {error}", hint="it is started again") from error
     except Exception as error:
         if not isinstance(error, DoLakeError | OSError | Py4JJavaError):
             logger.exception("publish stopped by a mistake of ours")
@@ -164,5 +168,16 @@ def _reason(error: Exception) -> str:
     return (raised or lines or [type(error).__name__])[-1 if raised else 0][:_REASON_LENGTH_MAX]
 
 
+def run() -> NoReturn:
+    """Leave without Python's own end, which aborts while the thread of `listen` waits for stdin."""
+    code = 1
+    try:
+        code = main()
+    except BaseException:
+        logger.exception("pipeline stopped by an error that it does not know")
+    finally:
+        os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -98,6 +98,13 @@ class Lake:
         receiver = self._receiver
         return receiver is not None and not receiver.is_closing and receiver.journal.failure is None
 
+    def problems(self) -> list[str]:
+        """What fails although batches are kept; empty when all is well. Names no table: /health is open to all."""
+        problems = [self.pipeline.problem] if self.pipeline and self.pipeline.problem else []
+        if self._receiver and self.progress.breaker == "open":
+            problems.append("publishing fails; publish.lastFailure of GET /v1/write-stats says why")
+        return problems
+
     async def open(self) -> None:
         """Recover the journal in a thread while /health already answers, then let the receiver work."""
         lake = self.settings.current.lake

@@ -43,6 +43,7 @@ _BREAKER = ("closed", "open", "half-open")
 _FOR_ALL = {
     "dolake_state",
     "dolake_ready",
+    "dolake_degraded",
     "dolake_circuit_breaker",
     "dolake_committed_position",
     "dolake_journal_durable_position",
@@ -87,6 +88,8 @@ class _Figures(Collector):
         lake = self._lake
         yield _one_of("dolake_state", "What the server is doing.", "state", _STATES, lake.state)
         yield GaugeMetricFamily("dolake_ready", "1 when a batch sent now can be kept.", value=float(lake.is_ready))
+        what = "1 while something other than keeping batches fails; /health says what."
+        yield GaugeMetricFamily("dolake_degraded", what, value=float(bool(lake.problems())))
         what = "Segments of the journal read since the start, and how many there are."
         segments = GaugeMetricFamily("dolake_recovery_segments", what, labels=["of"])
         segments.add_metric(["done"], lake.recovery_done)

@@ -31,15 +31,16 @@ def json_response(value: Any, *, status: int = 200) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """200 when a batch sent now can be kept, 503 otherwise."""
+    """200 when a batch sent now can be kept, 503 otherwise; `degraded` when it is kept, but something else fails."""
     lake = request.app[LAKE]
+    reasons = lake.problems()
     body = {
-        "status": "ok" if lake.is_ready else lake.state,
+        "status": lake.state if not lake.is_ready else "degraded" if reasons else "ok",
         "live": True,
         "ready": lake.is_ready,
         "version": dolake.__version__,
     }
-    if reason := _why_not_ready(lake):
+    if reason := _why_not_ready(lake) or "; ".join(reasons):
         body["reason"] = reason
     return json_response(body, status=200 if lake.is_ready else 503)
 

@@ -126,6 +126,9 @@ class SparkProcess:
         self.jobs = JobBoard(clock_ms)
         self.on_forgotten: Callable[[JobReport], None] | None = None
         """Called when the pipeline has forgotten a key: whoever takes it ends the job, when the journal has let go."""
+        self.problem = ""
+        """Why nothing can be published at present; empty while a child starts for the first time or works."""
+        self._ended_in_row = 0
         self._pace = Pace()
         self._wake = asyncio.Event()
         self._reports: deque[Report] = deque()
@@ -142,6 +145,7 @@ class SparkProcess:
         self._retry_delay_ms = self._settings.current.pipeline.retry_delay_ms
         self._held: Reached | None = None
         self._held_at: Position = 0
+        self._why_not_started = ""
 
     async def supervise(self) -> None:
         """Keep a child at work until `stop`."""
@@ -152,6 +156,7 @@ class SparkProcess:
                 await self._run_child()
             except (DoLakeError, OSError, sqlite3.Error) as error:
                 logger.warning("pipeline not started", extra={"reason": str(error)})
+                self._note_end(f"it cannot be started: {error}")
             if self._is_stopping or self.stats.state == "sleeping":
                 await self._until(lambda: self._progress.tail.change_count > 0 or bool(self.jobs.orders))
                 continue
@@ -203,10 +208,29 @@ class SparkProcess:
             code = await child.wait()
             if not self._is_stopping and self.stats.state != "sleeping":
                 logger.warning("pipeline ended", extra={"exit_code": code})
+                self._note_end(self._why_not_started or f"exit code {code}")
                 if self._is_busy:
                     self._progress.publish_failed(f"the pipeline process ended with code {code}")
             self._progress.detach()
             self.jobs.child_ended()
+
+    def _note_end(self, reason: str) -> None:
+        """Once can be an accident, and the next child works on; twice without a publish needs a person."""
+        self._ended_in_row += 1
+        times = f"ended {self._ended_in_row} times without a publish" if self._ended_in_row > 1 else "ended"
+        self.problem = f"the pipeline process {times}: {reason}"
+        if self._ended_in_row > 1:
+            logger.error(
+                "pipeline cannot run: changes are durable and SQL sees them, but no table is published",
+                extra={
+                    "reason": self.problem,
+                    "hint": "the lines above say why; `dolake doctor` checks Java and Spark",
+                },
+            )
+
+    def _note_work(self) -> None:
+        """This child can do what it is for."""
+        self._ended_in_row, self.problem = 0, ""
 
     async def _start_child(self) -> Process:
         settings = self._settings.current
@@ -333,6 +357,8 @@ class SparkProcess:
                 self.stats.state = "ready"
                 self.stats.spark_version, self.stats.spark_start_ms = report.spark_version, report.start_ms
                 self._progress.attach()
+                if not self._progress.tail.change_count:
+                    self._note_work()
                 logger.info("spark started", extra={"version": report.spark_version, "took_ms": report.start_ms})
             case Published():
                 self.stats.note(report)
@@ -343,12 +369,15 @@ class SparkProcess:
             case Reached():
                 self._is_busy = False
                 self.stats.state = "ready"
+                self._note_work()
                 self._progress.publish_ended()
                 self._held = report if report.waiting_since_ms is not None else None
             case Failed():
                 self._is_busy = False
                 self.stats.state = "ready"
                 self._progress.publish_failed(report.reason)
+                if not self._is_ready:
+                    self._why_not_started = report.reason
                 self._retry_ms = self._clock_ms() + self._retry_delay_ms
                 logger.warning("publish failed", extra={"reason": report.reason, "retry_ms": self._retry_delay_ms})
                 longest_ms = self._settings.current.pipeline.retry_delay_max_ms
