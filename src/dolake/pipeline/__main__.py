@@ -53,10 +53,6 @@ _PRESSED_SHARE = 0.2
 """A publish with more than this share of the most that it may have: there is hardly time for anything else."""
 
 
-class JavaGone(Unavailable):
-    """Nothing can be published by this process any more; the server starts another."""
-
-
 class Link:
     """The two ends of the pipe to the server."""
 
@@ -153,7 +149,7 @@ def _obey(link: Link, publisher: Publisher, upkeep: Upkeep, order: Publish) -> N
     except Replaced:
         raise
     except Py4JNetworkError as error:
-        raise JavaGone(f"Spark's Java process is gone: {error}", hint="it is started again") from error
+        raise Unavailable(f"Spark's Java process is gone: {error}", hint="the server starts it again") from error
     except Exception as error:
         if not isinstance(error, DoLakeError | OSError | Py4JJavaError):
             logger.exception("publish stopped by a mistake of ours")
