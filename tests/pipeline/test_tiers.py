@@ -99,7 +99,7 @@ def test_old_partitions_move_and_every_engine_reads_on(
     due = lake.get("/v1/compaction/candidates?table=visits")[1]["candidates"]
     assert not [each for each in due if each["kind"] == "tiers"]
 
-    body = {"sql": f"SELECT * FROM events WHERE created_at < TIMESTAMP '{today}'"}  # noqa: S608
+    body = {"sql": f"SELECT * FROM visits WHERE created_at < TIMESTAMP '{today}'"}  # noqa: S608
     (plan,) = post(lake, "/v1/query/plan", **body)["tables"]
     assert plan["tiers"]["cold"]["files"] == 5
     assert plan["tiers"]["warm"] == {"files": 0, "bytes": 0}
