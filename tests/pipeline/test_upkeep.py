@@ -10,7 +10,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table.snapshots import Operation
 
 from tests.support.changes import delete, insert, send, update
-from tests.support.server import ServerProcess, query, run_job, wait_for
+from tests.support.server import ServerProcess, job_ended, post, query, run_job, wait_for
 from tests.support.tables import changes_of, files_of, rows_of
 from tools.duckdb_client import duck_on
 
@@ -61,6 +61,23 @@ def test_small_files_and_deleted_rows_go_and_readers_see_the_same(lake: ServerPr
     after = rows_of(catalog, "default.parts")
     assert len(after) == 298
     assert after["0-1"]["n"] == 100
+
+
+def test_what_is_deleted_while_a_compaction_writes_stays_deleted(lake: ServerProcess, catalog: RestCatalog) -> None:
+    for number in range(3):
+        send(lake.url, *(insert("beside", f"{number}-{n}", n=n) for n in range(20)))
+        lake.flush()
+    with lake.holding("rewritten") as wait_until_held:
+        job = post(lake, "/v1/compaction/run", table="beside", kinds=["files"])
+        wait_until_held()
+        send(lake.url, delete("beside", "0-1", n=1), update("beside", "1-1", {"n": 1}, {"n": -1}))
+        lake.flush()
+    assert job_ended(lake, job["jobId"])["filesAfter"] == 2, "one of the state, one of the changes"
+    rows = rows_of(catalog, "default.beside")
+    assert (len(rows), rows["1-1"]["n"]) == (59, -1)
+    send(lake.url, delete("beside", "1-1", n=-1), delete("beside", "2-1", n=1))
+    lake.flush()  # the key index knows where the rows are now
+    assert len(rows_of(catalog, "default.beside")) == 57
 
 
 def test_a_file_whose_last_rows_are_replaced_goes_within_the_publish(lake: ServerProcess, catalog: RestCatalog) -> None:

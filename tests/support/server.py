@@ -86,8 +86,21 @@ class ServerProcess(ChildServer):
     def crash_at(self, point: str) -> None:
         """The process of this server that reaches this point next dies there."""
         assert point in crashpoints.POINTS
+        self._write_crash_file(point)
+
+    @contextlib.contextmanager
+    def holding(self, point: str) -> Iterator[Callable[[], None]]:
+        """The process that reaches this point waits there until the block ends; the block can wait until it does."""
+        assert point in crashpoints.POINTS
+        self._write_crash_file(f"hold {point}")
+        try:
+            yield lambda: wait_for(lambda: self._crash_file.read_text() == crashpoints.HELD, f"held at {point}")
+        finally:
+            self._crash_file.unlink()
+
+    def _write_crash_file(self, text: str) -> None:
         written = self._crash_file.with_suffix(".new")
-        written.write_text(point)
+        written.write_text(text)
         written.replace(self._crash_file)
 
     @property
