@@ -48,14 +48,15 @@ def typed(command: str, folder: Path, home: str) -> Iterator[str]:
 def documented_commands() -> list[tuple[str, str]]:
     """Each start of a server that README, quickstart and howtos tell people to type, and the home that it makes.
 
-    Not those that need a certificate, a store or a folder of the whole machine: the tests of these have them.
+    One command for each home: Path takes `./lake` and `lake` for the same. Commands that need a certificate, a store or
+    a folder of the whole machine have tests of their own.
     """
     guides = [ROOT / "README.md", ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
     found: dict[str, str] = {}
     for guide in guides:
         for line, home in _SERVE.findall(guide.read_text()):
-            found[line.strip()] = str(Path(home or "dolake-home"))
-    return sorted(found.items())
+            found.setdefault(str(Path(home or "dolake-home")), line.strip())
+    return sorted((command, home) for home, command in found.items())
 
 
 @pytest.mark.parametrize(("command", "home"), documented_commands())

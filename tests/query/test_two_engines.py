@@ -85,7 +85,7 @@ SELECT "a b", "sel`ect", "it's", "ü" FROM "Odd Name" ORDER BY 1
 SELECT 'it''s \\ ${spark.app.name} -- ; /*' AS t, count(*) FROM purchases WHERE status <> '${x}' AND status <> '\\'
 SELECT count(*) FROM purchases WHERE note LIKE '%\\%' OR note LIKE '100%'
 SELECT _operation, count(*) FROM purchases GROUP BY 1 ORDER BY 1
-SELECT count(*), sum(qty) FROM orders__changes WHERE _operation = 'UPDATE'
+SELECT count(*), sum(qty) FROM purchases__changes WHERE _operation = 'UPDATE'
 """.strip().splitlines()  # noqa: E501
 assert len(STATEMENTS) >= 50
 

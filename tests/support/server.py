@@ -132,6 +132,16 @@ def wait_for(is_so: Callable[[], bool], what: str, *, wait_s: float = _WAIT_S) -
         time.sleep(0.02)
 
 
+def wait_for_metrics(server: ServerProcess, *lines: str) -> None:
+    """Until /metrics has these lines: the pipeline's report of a publish may come after a flush is answered."""
+
+    def has_lines() -> bool:
+        text = server.get("/metrics")[1]
+        return all(line in text for line in lines)
+
+    wait_for(has_lines, f"metrics {lines}")
+
+
 def post(server: ServerProcess, path: str, /, **body: Any) -> dict[str, Any]:
     """As any HTTP client would: the answer, which must be a good one."""
     status, answer = server.get(path, method="POST", body=body, headers={"Content-Type": "application/json"})
