@@ -1,5 +1,5 @@
 # Every target first installs what it needs; a second run finds the stamp and goes straight to work.
-# Needs Python 3.11+, make and Java 17+. Options: PYTHON=python3.12, DEMO_ARGS=--once, BENCH_ARGS=..., SOAK_ARGS=..., TEST_ARGS=..., TEST_WORKERS=4, LOCK_ARGS=--upgrade
+# Needs Python 3.11+, make and Java 17+. Options: PYTHON=python3.12, DEMO_ARGS=--once, BENCH_ARGS=..., SOAK_ARGS=..., TEST_ARGS=..., TEST_WORKERS=2, LOCK_ARGS=--upgrade
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -7,7 +7,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-TEST_WORKERS := 2
+TEST_WORKERS := 3
 QUICK := $(addprefix tests/,client doctor identity journal keyindex pipeline query sources tables wire test_settings.py)
 LOCKS := requirements/base.lock requirements/server.lock requirements/dev.lock
 
