@@ -2,6 +2,7 @@
 
 changes.py       Change, Batch, StreamId: the nouns every room shares
 positions.py     Position, and the milestones: sent, received, durable, committed, announced
+backoff.py       how long to wait before the next try
 tables/          what a DoLake table is, as pure rules
 errors.py  settings/  telemetry.py     the error tree; every option; log format and metric names
 crashpoints.py   where tests let a process die

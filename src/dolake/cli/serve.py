@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from dolake.server import lifecycle
-from dolake.settings import SettingsStore, load_settings
+from dolake.settings import SettingsStore, SourceSettings, followed_source, load_settings
 from dolake.telemetry import start_logging
 
 HomeOption = Annotated[
@@ -25,12 +25,22 @@ HomeOption = Annotated[
 ]
 
 
+def _absolute(paths: list[Path] | None) -> list[Path]:
+    return [path.absolute() for path in paths or ()]
+
+
 def serve(
     home: HomeOption = Path("dolake-home"),
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
     config: Annotated[
         Path | None, typer.Option("--config", envvar="DOLAKE_CONFIG", help="Settings file; HOME/dolake.toml otherwise.")
+    ] = None,
+    follow: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--follow", help="A SQLite file to follow; give it again for more.", metavar="FILE", callback=_absolute
+        ),
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json.")] = None,
@@ -47,11 +57,19 @@ def serve(
     start_logging(server.log_level, server.log_format)
     console = Console(stderr=True, highlight=False)
 
+    followed: list[SourceSettings] = []
+    for path in dict.fromkeys(follow or ()):
+        followed.append(followed_source(path, [*settings.sources, *followed]))
+
     def say_ready(url: str) -> None:
         if console.is_terminal:
             console.print(f"DoLake is ready at [bold]{url}[/bold] (Ctrl-C stops it)")
 
-    run_loop(lifecycle.serve(home, settings, say_ready))
+    def say(text: str) -> None:
+        if console.is_terminal:
+            console.print(text, markup=False)
+
+    run_loop(lifecycle.serve(home, settings, say_ready, followed=tuple(followed), say=say))
 
 
 def open_settings(home: Path, config: Path | None, flags: dict[str, Any]) -> SettingsStore:
