@@ -115,7 +115,7 @@ class SourceList:
     def _refuse_own(self, settings: SourceSettings) -> None:
         """The server writes to the files of its home with each batch: to follow them would never end."""
         path, home = Path(settings.path).resolve(), self._home.resolve()
-        if path == home or home in path.parents or path in home.parents:
+        if path == home or home in path.parents:
             raise InvalidInput(
                 f"{settings.path} cannot be followed: it belongs to the lake", hint=f"the home is {self._home}"
             )

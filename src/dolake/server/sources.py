@@ -77,17 +77,21 @@ class RunningSource:
     def lag_ms(self) -> int:
         return max((each.lag_ms for each in self.streams.values()), default=0)
 
+    @property
+    def copying_count(self) -> int:
+        """Tables whose copy is not complete."""
+        return sum(not table.is_complete for stream in self.streams.values() for table in stream.tables)
+
     def summary(self) -> Json:
         """Its part of /status."""
-        tables = [table for stream in self.streams.values() for table in stream.tables]
         return {
             "name": self.name,
             "kind": self.entry.settings.kind,
             "state": self.state,
             "pending": self.pending,
             "lagMs": self.lag_ms,
-            "tables": len(tables),
-            "tablesCopying": sum(not table.is_complete for table in tables),
+            "tables": sum(len(stream.tables) for stream in self.streams.values()),
+            "tablesCopying": self.copying_count,
             "starts": self.child.start_count,
         }
 

@@ -53,7 +53,7 @@ def read_sources(entries: Any, folder: Path, origin: str) -> tuple[SourceSetting
     found: list[SourceSettings] = []
     for entry in entries:
         made = checked_source(entry, folder, origin)
-        refuse_same(made, found)
+        refuse_same(made, found, origin)
         found.append(made)
     return tuple(found)
 
@@ -111,17 +111,19 @@ def followed_source(path: Path, others: Sequence[SourceSettings] = ()) -> Source
     return msgspec.structs.replace(source, name=next(each for each in names if each not in taken))
 
 
-def refuse_same(source: SourceSettings, others: Sequence[SourceSettings]) -> None:
+def refuse_same(source: SourceSettings, others: Sequence[SourceSettings], origin: str = "") -> None:
     """Two sources differ in name, path and stream: two files of one stream would mix their rows."""
+    where = origin and f"; {origin}"
     for other in others:
         if source.name == other.name:
-            raise SettingsError(f"there are two sources {source.name!r}", hint="give each a name of its own")
+            raise SettingsError(f"there are two sources {source.name!r}", hint=f"give each its own name{where}")
         if source.path == other.path:
             raise SettingsError(
-                f"{source.path} is followed already, as {other.name}", hint=f"remove one of {source.name}, {other.name}"
+                f"{source.path} is followed already, as {other.name}",
+                hint=f"keep one of {other.name} and {source.name}{where}",
             )
         if source.stream == other.stream:
             raise SettingsError(
                 f"{source.path} and {other.path} would both be the stream {source.stream!r}, and their rows would mix",
-                hint='give one of them a name in the lake of its own: source = "..." in dolake.toml, or --source',
+                hint=f'give one of them another name in the lake: source = "..." in dolake.toml, or --source{where}',
             )
