@@ -1,4 +1,4 @@
-"""The server runs the sources: real files, real child processes, one server that is changed, killed and started again."""
+"""The server runs the sources: real files and child processes, one server that is changed, stopped and killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support.command import dolake
-from tests.support.server import ServerProcess, children_of, post, query, refusal, status_of, wait_for
+from tests.support.server import ServerProcess, children_of, post, refusal, status_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.own_lake]  # it has sources, is killed and started again
 MODULE = "dolake.sources"
