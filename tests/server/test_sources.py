@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
 import sqlite3
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from dolake.client.sync import connect
+from dolake.errors import NotFound, Unavailable
 from tests.support.command import dolake
 from tests.support.server import ServerProcess, children_of, post, refusal, status_of, wait_for
 
@@ -34,6 +44,56 @@ class App:
         with db:
             db.executemany(f"INSERT INTO {self.table} VALUES (?, ?)", [(each, f"row {each}") for each in ids])  # noqa: S608
         db.close()
+
+
+class Terminal:
+    """What a process has written to a terminal."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.text = ""
+
+    def wait_for(self, words: str) -> None:
+        give_up_s = time.monotonic() + _WAIT_S
+        while words not in self.text:
+            left_s = give_up_s - time.monotonic()
+            readable, _, _ = select.select([self._descriptor], [], [], max(0.0, left_s))
+            assert readable, f"never said: {words}\n{self.text}"
+            self.text += os.read(self._descriptor, 65_536).decode(errors="replace").replace("\r\n", "\n")
+
+
+@contextmanager
+def typed_in_a_terminal(command: str, folder: Path) -> Iterator[Terminal]:
+    """`dolake` with these words, in this folder, without any setting of ours; ended in order with the block."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("DOLAKE_")}
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dolake.cli", *command.split()], cwd=folder, env=environ, stdout=its, stderr=its
+    )
+    os.close(its)
+    draining = threading.Event()
+    terminal = Terminal(ours)
+    try:
+        yield terminal
+    finally:
+        process.terminate()
+        thread = threading.Thread(target=_drain, args=(ours, draining), daemon=True)
+        thread.start()  # a terminal that nobody reads would stop the process
+        try:
+            assert process.wait(_WAIT_S) == 0
+        finally:
+            draining.set()
+            thread.join()
+            os.close(ours)
+
+
+def _drain(descriptor: int, until: threading.Event) -> None:
+    while not until.is_set():
+        if select.select([descriptor], [], [], 0.05)[0]:
+            try:
+                os.read(descriptor, 65_536)
+            except OSError:  # the other side is closed
+                return
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +246,22 @@ def test_added_and_paused_sources_are_there_after_a_restart_with_tokens_and_no_p
     streams = server.get("/v1/sources", headers=headers)[1]["streams"]
     assert {each["source"]: each["lastDurableSequence"] for each in streams}["erp"] >= 4
     assert server.get("/v1/sources")[0] == 401
+
+
+def test_one_command_follows_a_file_from_an_empty_folder_and_says_when_its_tables_are_complete(tmp_path: Path) -> None:
+    App(tmp_path / "app.db", "orders")
+    with typed_in_a_terminal("serve --follow app.db --port 0", tmp_path) as said:
+        said.wait_for("orders is complete: 3 rows")
+        assert f"following {tmp_path / 'app.db'}: 1 table" in said.text
+        address = json.loads((tmp_path / "dolake-home" / "server.json").read_text())["url"]
+        with connect(address) as lake:
+
+            def has_all() -> bool:
+                with suppress(NotFound, Unavailable):  # the table comes with its first rows
+                    return [row.id for row in lake.query("SELECT id FROM orders ORDER BY id")] == [1, 2, 3]
+                return False
+
+            wait_for(has_all, "the rows of app.db are in the lake", wait_s=_WAIT_S)
 
 
 def test_a_server_that_is_killed_leaves_no_source_behind(server: ServerProcess) -> None:

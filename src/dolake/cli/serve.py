@@ -25,10 +25,6 @@ HomeOption = Annotated[
 ]
 
 
-def _absolute(paths: list[Path] | None) -> list[Path]:
-    return [path.absolute() for path in paths or ()]
-
-
 def serve(
     home: HomeOption = Path("dolake-home"),
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
@@ -38,9 +34,7 @@ def serve(
     ] = None,
     follow: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--follow", help="A SQLite file to follow; give it again for more.", metavar="FILE", callback=_absolute
-        ),
+        typer.Option("--follow", help="A SQLite file to follow; give it again for more.", metavar="FILE"),
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json.")] = None,
@@ -67,7 +61,7 @@ def serve(
 
     def say(text: str) -> None:
         if console.is_terminal:
-            console.print(text, markup=False)
+            console.print(text, markup=False, soft_wrap=True)
 
     run_loop(lifecycle.serve(home, settings, say_ready, followed=tuple(followed), say=say))
 

@@ -70,6 +70,9 @@ class ChildProcess:
                 reason = await self._run_once()
             except OSError as error:
                 reason = f"it cannot be started: {error}"
+            except Exception:  # whatever it is, the server and its other children go on
+                logger.exception(f"{self.name}: was not understood")
+                reason = "it was not understood; the log has the error"
             if self._stopping.is_set():
                 break
             if time.monotonic() - began_s > _GOOD_AFTER_S:

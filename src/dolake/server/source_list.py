@@ -97,7 +97,7 @@ class SourceList:
 
     def pause(self, name: str, *, is_paused: bool) -> Entry:
         self.entry(name)
-        paused = {each for each in self._kept.paused if each != name}
+        paused = {each.settings.name for each in self.entries() if each.is_paused} - {name}
         self._write(paused=tuple(sorted(paused | {name} if is_paused else paused)))
         return self.entry(name)
 

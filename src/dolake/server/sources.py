@@ -40,6 +40,8 @@ class RunningSource:
         self.last_warning = ""
         self._errors: dict[str, str] = {}
         """By stream, why it does not go on; of the empty name, why the whole source does not."""
+        self._stale: set[str] = set()
+        """Those of a child that has ended; gone as soon as the next one works and does not name them again."""
         self._say = say
         self._complete: set[tuple[str, str]] = set()
         self.child = ChildProcess(
@@ -132,14 +134,14 @@ class RunningSource:
         match decode_line(line):
             case StateLine() as state:
                 self.child.note_running()
-                self._errors.pop("", None)
-                if self._errors.pop(state.stream, None):
-                    logger.info("source goes on", extra={"source": self.name, "stream": state.stream})
+                for stream in self._stale | {"", state.stream}:
+                    self._errors.pop(stream, None)
+                self._stale.clear()
                 self._tell_progress(state)
                 self.streams[state.stream] = state
             case WarningLine() as warning:
                 self.last_warning = warning.message
-                if warning.stream:
+                if warning.stream:  # it begins again, and says so with its next state
                     self._errors[warning.stream] = warning.message
             case ErrorLine() as error:
                 self._note_error(error.stream, str(error))
@@ -148,11 +150,13 @@ class RunningSource:
         if self._errors.get(stream) != reason:
             self._say(f"{self.entry.settings.path} cannot be followed: {reason}")
         self._errors[stream] = reason
+        self._stale.discard(stream)
 
     def _note_end(self, reason: str) -> None:
         """The reasons that the child gave for its streams are better than that it has ended."""
         if not self._errors:
             self._note_error("", reason)
+        self._stale = set(self._errors)
 
     def _tell_progress(self, state: StateLine) -> None:
         """What a person at the terminal waits for: what is followed, and when each table is complete."""
