@@ -21,7 +21,7 @@ import pytest
 
 from dolake.client.sync import connect
 from dolake.errors import NotFound, Unavailable
-from tests.support.command import dolake
+from tests.support.command import invoke
 from tests.support.server import ServerProcess, children_of, post, refusal, status_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.own_lake]  # it has sources, is killed and started again
@@ -166,28 +166,28 @@ def test_what_is_committed_while_the_process_of_a_source_is_dead_arrives(server:
 
 def test_a_source_is_added_paused_resumed_and_removed_by_commands_while_the_server_runs(server: ServerProcess) -> None:
     app = App(app_folder(server) / "crm.db", "people")
-    added = dolake("sources", "add", app.path, "--home", server.home)
-    assert "is followed as crm" in added.stdout, added.stderr
+    added = invoke("sources", "add", app.path, "--home", server.home)
+    assert "is followed as crm" in added.output, added.output
     wait_for_rows(server, "people", [1, 2, 3])
-    assert "paused" in dolake("sources", "pause", "crm", "--home", server.home).stdout
+    assert "paused" in invoke("sources", "pause", "crm", "--home", server.home).output
     assert len(children_of(server, MODULE)) == 1
     app.insert(4)
-    listed = dolake("sources", "--home", server.home).stdout
+    listed = invoke("sources", "--home", server.home).output
     assert "crm" in listed
     assert "paused" in listed
     assert rows_of(server, "people") == [1, 2, 3]
-    assert "followed again" in dolake("sources", "resume", "crm", "--home", server.home).stdout
+    assert "followed again" in invoke("sources", "resume", "crm", "--home", server.home).output
     wait_for_rows(server, "people", [1, 2, 3, 4])
-    assert "is removed" in dolake("sources", "remove", "crm", "--home", server.home).stdout
+    assert "is removed" in invoke("sources", "remove", "crm", "--home", server.home).output
     assert [each["name"] for each in status_of(server)["sources"]] == ["shop"]
     assert rows_of(server, "people") == [1, 2, 3, 4]
 
 
 def test_what_cannot_be_done_is_refused_in_words(server: ServerProcess) -> None:
-    unknown = dolake("sources", "pause", "shpo", "--home", server.home)
-    assert (unknown.returncode, "there is no source 'shpo'" in unknown.stderr) == (1, True)
-    of_file = dolake("sources", "remove", "shop", "--home", server.home)
-    assert "is written in dolake.toml" in of_file.stderr
+    unknown = invoke("sources", "pause", "shpo", "--home", server.home)
+    assert (unknown.exit_code, "there is no source 'shpo'" in unknown.output) == (1, True)
+    of_file = invoke("sources", "remove", "shop", "--home", server.home)
+    assert "is written in dolake.toml" in of_file.output
     assert refusal(server, "/v1/sources", path="app.db")[1]["message"] == "the path 'app.db' is not absolute"
     own = refusal(server, "/v1/sources", path=str(server.home / "catalog.db"))[1]
     assert "it belongs to the lake" in own["message"]
@@ -233,8 +233,8 @@ def test_added_and_paused_sources_are_there_after_a_restart_with_tokens_and_no_p
     (child,) = children_of(server, MODULE)
     assert server.stop() == 0
     assert not child.is_running()
-    made = dolake("token", "create", "--name", "all", "--scope", "admin", "--home", server.home, "--json")
-    headers = {"Authorization": f"Bearer {json.loads(made.stdout)['token']}"}
+    made = invoke("token", "create", "--name", "all", "--scope", "admin", "--home", server.home, "--json")
+    headers = {"Authorization": f"Bearer {json.loads(made.output)['token']}"}
     app.insert(4)
     server.start()
 
