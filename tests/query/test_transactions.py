@@ -131,11 +131,9 @@ def test_the_time_of_a_position_and_the_position_at_a_time_are_those_of_the_jour
     for key in "abc":
         lake.append(change(key))
     with tail_of(lake) as tail:
-        times = [tail.time_of(position) for position in (1, 2, 3)]
-        assert all(times)
-        assert times == sorted(set(times))
+        times = [tail.time_of(position) or 0 for position in (1, 2, 3)]
+        assert 0 < times[0] < times[1] < times[2]
         for position, time_ms in enumerate(times, 1):
-            assert time_ms is not None
             assert tail.position_at(time_ms) == position
             assert tail.position_at(time_ms - 1) == (position - 1 or None)
         tail.follow(2, tail.durable())
