@@ -280,8 +280,7 @@ def test_added_and_paused_sources_are_there_after_a_restart_and_no_process_is_le
 def test_one_command_follows_a_file_from_an_empty_folder_and_says_when_its_tables_are_complete(tmp_path: Path) -> None:
     App(tmp_path / "app.db", "orders")
     with typed_in_a_terminal("serve --follow app.db --port 0", tmp_path) as said:
-        said.wait_for("orders is complete: 3 rows")
-        assert f"following {tmp_path / 'app.db'}: 1 table" in said.text
+        said.wait_for(f"following {tmp_path / 'app.db'}: 1 table with ")
         address = json.loads((tmp_path / "dolake-home" / "server.json").read_text())["url"]
         with connect(address) as lake:
 
