@@ -67,11 +67,11 @@ def test_a_transaction_is_held_back_until_its_end_and_from_then_on_never(lake: H
 def test_the_next_change_of_its_stream_that_is_not_of_it_ends_a_transaction(
     lake: HandLake, after: str | None, is_one_batch: bool
 ) -> None:
-    batches = [change("a", "t"), change("b", "t"), change("c", after)]
+    batches = [change("a", "t"), change("b", "t"), change("c", after), change("d", after, transactionEnd=True)]
     for batch in [batches] if is_one_batch else [[each] for each in batches]:
         lake.append(*batch, source="bank")
     with tail_of(lake) as tail:
-        assert held(tail) == [{}, {"bank": 0}, {"bank": 0}, {} if after is None else {"bank": 2}]
+        assert held(tail) == [{}, {"bank": 0}, {"bank": 0}, {} if after is None else {"bank": 2}, {}]
 
 
 def test_a_transaction_that_has_ended_is_still_held_back_for_an_answer_from_before_its_end(lake: HandLake) -> None:
