@@ -87,12 +87,8 @@ def _journal_of(home: Path) -> Path:
 
 def _lines(record: Record, *, with_events: bool) -> list[str]:
     if with_events and not record.change_count:
-        line = {
-            "position": record.position,
-            "stream": str(record.stream),
-            "sourceState": msgspec.Raw(record.source_state),
-        }
-        return [msgspec.json.encode(line).decode()]
+        state = {"position": record.position, "stream": str(record.stream)}
+        return [msgspec.json.encode(state | {"sourceState": msgspec.Raw(record.source_state)}).decode()]
     if with_events:
         events = decode_raw_batch(record.payload).events
         heads = [{"position": record.position + index, "stream": str(record.stream)} for index in range(len(events))]
