@@ -11,10 +11,9 @@ import typer
 from rich.table import Table as Paper
 
 from dolake.cli import showing
-from dolake.cli.address import UrlOption, lake_at
+from dolake.cli.address import HomeOption, UrlOption, lake_at
 from dolake.cli.moments import moment_of
 from dolake.cli.query import cancelled_by_ctrl_c
-from dolake.cli.serve import HomeOption
 from dolake.cli.tables import JsonOption, show
 from dolake.client import ChangeEvent, Row
 from dolake.errors import InvalidInput
@@ -29,7 +28,7 @@ def tail(
     url: UrlOption = None,
     where: Annotated[str | None, typer.Option("--where", help="Only rows that meet this condition.")] = None,
     since: Annotated[
-        str, typer.Option("--since", help="now, beginning, a position, a token, 2025-01-14T12:00Z, «5 minutes ago».")
+        str, typer.Option("--since", help="now, beginning, a position, a token, 2025-01-14T12:00Z, '5 minutes ago'.")
     ] = "now",
     operation: Annotated[
         list[str] | None, typer.Option("--operation", "-o", help="Only these, such as INSERT; again for more.")
