@@ -5,6 +5,7 @@ positions.py     Position, and the milestones: sent, received, durable, committe
 tables/          what a DoLake table is, as pure rules
 errors.py  settings/  telemetry.py     the error tree; every option; log format and metric names
 crashpoints.py   where tests let a process die
+suggestions.py   the name that was probably meant: of a table, a column, a setting
 
 sources/         born        sqlite/: triggers and an outbox in a SQLite file; runner.py sends through client/
 wire/            spoken      messages.py: the words on the socket; session.py: who may say what, and when

@@ -123,9 +123,16 @@ class NotFound(DoLakeError):
 
 
 class UnknownTable(NotFound):
-    """A statement or a call names a table that the lake does not have."""
+    """A statement or a call names a table that the lake does not have, or that the caller does not see.
+
+    `table` is the name as it was looked up, so that an edge can suggest the closest one that the caller sees.
+    """
 
     code = "unknown_table"
+
+    def __init__(self, message: str, *, table: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.table = table
 
 
 class NoSuchRow(NotFound):

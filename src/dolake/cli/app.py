@@ -17,7 +17,10 @@ from dolake.errors import DoLakeError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve.serve", "Receive changes, keep them, serve them."),
-    "demo": ("demo.demo", "Stream a shop of four SQLite files into a lake, query it, kill it, and compare every row with the files."),
+    "demo": (
+        "demo.demo",
+        "Stream a shop of four SQLite files into a lake, query it, kill it, and compare every row with the files.",
+    ),
     "query": ("query.query", "Run one SELECT and print the answer; Ctrl-C ends it on the server too."),
     "shell": ("shell.shell", "Run one query after another."),
     "tables": ("tables.tables", "List the tables of the lake."),
@@ -28,16 +31,37 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("diff.diff", "Show rows that came (+), went (-) and changed (~) between two points in time."),
     "rollback": ("tables.rollback", "Make a table what it was, by new changes; its history stays."),
     "flush": ("flush.flush", "Publish now, and wait until the Iceberg tables have every change sent before."),
-    "forget": ("forget.forget", "Let a key go from a table, its history, its snapshots and the journal. There is no way back."),
+    "forget": (
+        "forget.forget",
+        "Let a key go from a table, its history, its snapshots and the journal. There is no way back.",
+    ),
     "compact": ("compact.compact", "Make small files few and let deleted rows go."),
     "expire": ("compact.expire", "Let old snapshots go, and files that nothing has named for `gc_grace_ms`."),
     "maintain": ("compact.maintain", "Do all maintenance that is due, or say what that is."),
-    "verify": ("verify.verify", "Compare journal, changes, state and key index, and name every difference. Changes nothing."),
-    "doctor": ("doctor.doctor", "Look at Java, Spark, disk, port, clock and limits, and say what to do about what is not as it should be."),
-    "prepare": ("prepare.prepare", "Get Java and Iceberg's jar, and make Spark's class archive, with which each start takes half as long."),
-    "backup": ("backup.backup", "Copy the lake, beside its running server or without one; a second time only what is new."),
-    "restore": ("backup.restore", "Make a home from a backup. Until it is whole no server starts on it; run it again if it was stopped."),
-    "recover": ("recover.recover", "Make a new home from the copy in the store, when the machine is lost that `journal.copy` was set on."),
+    "verify": (
+        "verify.verify",
+        "Compare journal, changes, state and key index, and name every difference. Changes nothing.",
+    ),
+    "doctor": (
+        "doctor.doctor",
+        "Look at Java, Spark, disk, port, clock and limits, and say what to do about what is not as it should be.",
+    ),
+    "prepare": (
+        "prepare.prepare",
+        "Get Java and Iceberg's jar, and make Spark's class archive, with which each start takes half as long.",
+    ),
+    "backup": (
+        "backup.backup",
+        "Copy the lake, beside its running server or without one; a second time only what is new.",
+    ),
+    "restore": (
+        "backup.restore",
+        "Make a home from a backup. Until it is whole no server starts on it; run it again if it was stopped.",
+    ),
+    "recover": (
+        "recover.recover",
+        "Make a new home from the copy in the store, when the machine is lost that `journal.copy` was set on.",
+    ),
     "catalog": ("catalog.app", "Where the catalog of a home is kept: its own file, or Postgres."),
     "source": ("source.app", "Follow databases, and bring their changes to a lake."),
     "subscriptions": ("tail.app", "Named subscriptions of a running server."),

@@ -57,5 +57,7 @@ def _show(found: Diff) -> None:
         console.print(shown)
     counts = found.counts
     console.print(f"{counts.added:,} added, {counts.removed:,} removed, {counts.changed:,} changed")
+    for warning in found.warnings:
+        showing.notes().print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     if found.truncated:
         showing.notes().print("not all of them are shown; --limit shows more")

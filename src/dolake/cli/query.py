@@ -24,7 +24,8 @@ TABLE_ROWS = 1_000
 """More than that nobody reads; --limit says otherwise."""
 CANCELLED = 130
 AsOfOption = Annotated[
-    str | None, typer.Option("--as-of", help="The lake at this point in time: 2025-01-14T12:00Z, '5 minutes ago', yesterday.")
+    str | None,
+    typer.Option("--as-of", help="The lake at this point in time: 2025-01-14T12:00Z, '5 minutes ago', yesterday."),
 ]
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/""", re.DOTALL)
 
