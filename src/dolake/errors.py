@@ -75,6 +75,11 @@ class MessageValidationError(InvalidInput):
         super().__init__(message, hint=hint)
         self.path = path
 
+    def __str__(self) -> str:
+        place = self.path.removeprefix("$").removeprefix(".")
+        text = super().__str__()
+        return f"{place}: {text}" if place and place not in text else text
+
     def error_details(self) -> list[dict[str, str]]:
         """One entry per problem: `path` into the message, `message` in words, `hint` when there is one."""
         return [{"path": self.path, "message": self.message, "hint": self.hint}]
