@@ -21,5 +21,5 @@ def main() -> None:
             raise
         sys.exit(
             f"dolake: {error.name} is missing. The command line comes with the server: "
-            "install DoLake with its extra [server], as in docs/howto/install.md"
+            "install DoLake with the extra [server] (docs/howto/install.md)"
         )

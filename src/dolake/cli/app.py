@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import dolake
+from dolake.cli.hints import for_commands
 from dolake.errors import DoLakeError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -123,7 +124,7 @@ def _show(message: str, hint: str) -> None:
     console = Console(stderr=True, highlight=False)
     console.print(message, style="bold red", markup=False)
     if hint:
-        console.print(f"        {hint}", markup=False)
+        console.print(f"        {for_commands(hint)}", markup=False)
 
 
 app = typer.Typer(

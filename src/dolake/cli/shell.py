@@ -13,6 +13,7 @@ import typer
 
 from dolake.cli import showing, tables
 from dolake.cli.address import HomeOption, UrlOption, lake_at
+from dolake.cli.hints import for_commands
 from dolake.cli.moments import moment_of
 from dolake.cli.query import TABLE_ROWS, AsOfOption, show_answer
 from dolake.cli.statements import is_blank, is_command, is_complete, split
@@ -113,7 +114,7 @@ class Shell:
         except DoLakeError as error:
             console.print(f"error: {error.message}", style="bold red", markup=False, soft_wrap=True)
             if error.hint:
-                console.print(f"       {error.hint}", markup=False, soft_wrap=True)
+                console.print(f"       {for_commands(error.hint)}", markup=False, soft_wrap=True)
         except KeyboardInterrupt:
             console.print("cancelled")
         else:
