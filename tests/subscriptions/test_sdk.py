@@ -142,9 +142,11 @@ def test_tail_prints_changes_and_subscriptions_are_listed_and_dropped(server: Se
     assert table in invoke("subscriptions", "list", "--url", server.url, "--json").stdout
     assert invoke("subscriptions", "drop", table, "--url", server.url).exit_code == 0
     assert table not in invoke("subscriptions", "list", "--url", server.url, "--json").stdout
-    mistyped = invoke("tail", table[:-1] + "_", "--url", server.url)
+    with plain.connect(server.url) as lake:
+        lake.send([insert(f"{table}_invoices", 1)])
+    mistyped = invoke("tail", f"{table}_invocies", "--url", server.url)
     assert mistyped.exit_code == 1
-    assert f"did you mean {table}? `dolake tables` lists them; --wait" in mistyped.stderr
+    assert f"did you mean {table}_invoices? `dolake tables` lists them; --wait" in mistyped.stderr
     refused = invoke("tail", table, "--url", server.url, "--where", "id =")
     assert refused.exit_code == 1
     assert "id =" not in refused.stdout

@@ -457,7 +457,7 @@ class _AnyKeyBatch(BatchHead, tag="cdc_batch"):
 
 _decode_any_keys = msgspec.json.Decoder(_AnyKeyBatch).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_key = msgspec.json.Decoder(str | int).decode
+_WHOLE = re.compile(rb"-?\d+")
 
 
 def _with_text_keys(data: bytes) -> bytes:
@@ -472,8 +472,8 @@ def _with_text_keys(data: bytes) -> bytes:
 
 def _with_text_key(metadata: Raw) -> Raw:
     fields = _checked(_decode_fields, bytes(metadata))
-    if (previous := fields.get("previousRowId")) is not None and bytes(previous) != b"null":
-        fields["previousRowId"] = Raw(encode(str(_checked(_decode_key, bytes(previous)))))
+    if (previous := fields.get("previousRowId")) is not None and _WHOLE.fullmatch(bytes(previous)):
+        fields["previousRowId"] = Raw(b'"' + bytes(previous) + b'"')
     return Raw(encode(fields))
 
 
