@@ -16,7 +16,7 @@ from dolake.cli.app import COMMANDS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "dolake"
 MODULES = sorted(SOURCE.rglob("*.py"))
-NOUNS = ("dolake.changes", "dolake.positions", "dolake.errors", "dolake.tables")
+NOUNS = ("dolake.changes", "dolake.positions", "dolake.errors", "dolake.backoff", "dolake.tables")
 
 
 def modules_loaded_by(statement: str) -> set[str]:
