@@ -13,35 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import dolake
-<<<<<<< HEAD
 from dolake.cli.hints import for_commands
-=======
-from dolake.cli import (
-    backup,
-    bench,
-    catalog,
-    compact,
-    demo,
-    diff,
-    doctor,
-    forget,
-    get,
-    journal,
-    prepare,
-    quarantine,
-    query,
-    recover,
-    serve,
-    shell,
-    source,
-    sources,
-    tables,
-    tail,
-    tiers,
-    token,
-    verify,
-)
->>>>>>> main
 from dolake.errors import DoLakeError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -93,6 +65,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "catalog": ("catalog.app", "Where the catalog of a home is kept: its own file, or Postgres."),
     "source": ("source.app", "Follow databases, and bring their changes to a lake."),
+    "sources": ("sources.app", "The databases that a running server follows: list, add, pause, resume, remove."),
     "subscriptions": ("tail.app", "Named subscriptions of a running server."),
     "quarantine": ("quarantine.app", "Changes that could not be written: look, send them again, or let them go."),
     "tiers": ("tiers.app", "What is hot, warm and cold, and what it costs; move it."),
@@ -163,39 +136,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-<<<<<<< HEAD
-=======
-app.command("serve")(serve.serve)
-app.command("demo")(demo.demo)
-app.command("query")(query.query)
-app.command("shell")(shell.shell)
-app.command("tables")(tables.tables)
-app.command("snapshots")(tables.snapshots)
-app.command("schema")(tables.schema)
-app.command("tail")(tail.tail)
-app.command("get")(get.get)
-app.command("diff")(diff.diff)
-app.command("rollback")(tables.rollback)
-app.command("forget")(forget.forget)
-app.command("compact")(compact.compact)
-app.command("expire")(compact.expire)
-app.command("maintain")(compact.maintain)
-app.command("verify")(verify.verify)
-app.command("doctor")(doctor.doctor)
-app.command("prepare")(prepare.prepare)
-app.command("backup")(backup.backup)
-app.command("restore")(backup.restore)
-app.command("recover")(recover.recover)
-app.add_typer(catalog.app, name="catalog")
-app.add_typer(source.app, name="source")
-app.add_typer(sources.app, name="sources")
-app.add_typer(tail.app, name="subscriptions")
-app.add_typer(quarantine.app, name="quarantine")
-app.add_typer(tiers.app, name="tiers")
-app.add_typer(token.app, name="token")
-app.add_typer(journal.app, name="journal")
-app.add_typer(bench.app, name="bench")
->>>>>>> main
 
 
 def _show_version(is_wanted: bool) -> None:
