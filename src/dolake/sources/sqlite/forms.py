@@ -289,7 +289,7 @@ def _form_of_values(hint: str, kinds: set[str], observed: Observed) -> Form:
     if kinds == {"integer"}:
         return Form("long")
     if kinds <= {"integer", "real", "infinite", "seconds", "julian"}:
-        is_exact = -EXACT_MAX <= (observed.low or 0) and (observed.high or 0) <= EXACT_MAX
+        is_exact = (observed.low or 0) >= -EXACT_MAX and (observed.high or 0) <= EXACT_MAX
         return Form("double") if is_exact else _text_form(kinds, observed)
     if kinds <= {"blob", "uuid_blob"}:
         return Form("binary", reading="binary")

@@ -87,7 +87,7 @@ def as_json(state: FileState) -> dict[str, Any]:
 
 def patch_between(before: Any, after: Any) -> dict[str, Any]:
     """The JSON merge patch that makes one state of the other. Both are JSON objects."""
-    patch: dict[str, Any] = {name: None for name in before.keys() - after.keys()}
+    patch: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
     for name, value in after.items():
         old = before.get(name)
         if isinstance(value, dict) and isinstance(old, dict):

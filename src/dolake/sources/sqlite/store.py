@@ -44,7 +44,7 @@ class Head(msgspec.Struct, rename="camel", omit_defaults=True):
     """Made anew with each enable of a file that was not followed."""
     stream: str = ""
     """The stream's name, once it is agreed with a lake."""
-    patterns: list[str] = ["*"]
+    patterns: list[str] = msgspec.field(default_factory=lambda: ["*"])
     excluded: list[str] = []
     masks: dict[str, str] = {}
     tables: dict[str, int] = {}
@@ -267,6 +267,11 @@ def in_words(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise as_dolake_error(path, error) from error
+    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
+        raise DoLakeError(
+            f"{path} cannot be followed: a note in {OUTBOX} is damaged: {error}",
+            hint="`dolake source disable FILE`, then follow it again: all its tables are copied anew",
+        ) from error
 
 
 def packed(cursor: list[Any] | None) -> list[Any] | None:
