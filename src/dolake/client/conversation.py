@@ -126,9 +126,7 @@ class Conversation:
                 part = bodies if is_whole else bodies[first : first + min(self.window.room, PIECE_EVENTS)]
                 first += len(part)
                 self._note_work()
-                self.window.put(
-                    ticket, self._numbered(part), state if first == len(bodies) else b"", is_whole=is_whole
-                )
+                self.window.put(ticket, self._numbered(part), state if first == len(bodies) else b"", is_whole=is_whole)
                 self._work.set()
                 self._added_count += len(part)
                 if self._added_count >= PIECE_EVENTS:

@@ -5,8 +5,8 @@
     # then: dolake source sqlite shop.db --to http://127.0.0.1:8787
 
 A change and its event are one transaction, because triggers write the event. The source itself only reads the file.
-What is in the file: triggers.py, store.py (the one table), installation.py (in and out), watching.py and columns.py
-(changed tables), trimming.py. What is read: tables.py, values.py, forms.py, events.py, copying.py. What is sent: pieces.py,
+In the file: triggers.py, store.py (the one table), installation.py (in and out), watching.py and columns.py (changed
+tables), trimming.py. What is read: tables.py, values.py, forms.py, events.py, copying.py. What is sent: pieces.py,
 state.py (kept in the lake), resumption.py. source.py joins them, and fills sources/base.py.
 """
 

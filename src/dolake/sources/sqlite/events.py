@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -36,8 +36,10 @@ from dolake.sources.sqlite.triggers import (
     trigger_name,
 )
 from dolake.sources.sqlite.values import Value, key_text, mark_for, reading_any_text
+from dolake.tables.rules import ValueMask, value_mask
 
 logger = logging.getLogger("dolake.sources.sqlite")
+_MASKED = Form("string")
 _HEAD = len(OUTBOX_HEAD)
 _SAMPLE_ROWS = 2_500
 Row = Sequence[Any]
@@ -58,8 +60,9 @@ class Told:
 class Reader:
     """How rows of one shape are read."""
 
-    def __init__(self, shape: Shape, table: str, forms: Sequence[Form]) -> None:
+    def __init__(self, shape: Shape, table: str, forms: Sequence[Form], masks: Mapping[str, ValueMask]) -> None:
         self.table = table
+        self._masks = masks
         self.shape = shape
         self.width = len(shape.columns)
         self.forms = list(forms)
@@ -68,10 +71,16 @@ class Reader:
         self._fit()
 
     def _fit(self) -> None:
-        self.image = row_converter(self.shape.names, self.forms)
+        plain = row_converter(self.shape.names, self.forms)
+        self.image = _masked(plain, self._masks) if self._masks else plain
         self.hints = [index for index, form in enumerate(self.forms) if form.is_hint]
         self.schema = [
-            schema_column(column.name, form, nullable=column.nullable, key=index in self.shape.key)
+            schema_column(
+                column.name,
+                _MASKED if column.name in self._masks else form,
+                nullable=column.nullable,
+                key=index in self.shape.key,
+            )
             for index, (column, form) in enumerate(zip(self.shape.columns, self.forms, strict=True))
         ]
 
@@ -111,6 +120,9 @@ class Translator:
         self.state = FileState()
         self.epoch = 0
         self.sequence = 0
+        self.masks: Mapping[str, str] = {}
+        """By table.column, what is kept of its values: `hash`, `redact`, `truncate(3)`."""
+        self.mask_secret = ""
 
     def begin(self, state: FileState, epoch: int, sequence: int) -> None:
         """Go on behind this sequence of the stream. The lake may be another one: tell the types again."""
@@ -124,7 +136,7 @@ class Translator:
     # --- the outbox -------------------------------------------------------------------------------------------------
 
     def tell(self, rows: Sequence[Row], open_transaction: OpenTransaction | None) -> Iterator[Told]:
-        """The changes of one group; those between two notes about tables are one transaction, whose last one ends it."""
+        """The changes of one group. Those between two notes about tables are one transaction; its last one ends it."""
         transaction = open_transaction.id if open_transaction else ""
         for is_control, run in groupby(rows, lambda row: row[3] == CONTROL):
             if is_control:
@@ -183,7 +195,8 @@ class Translator:
                 else choose(column.declared_type, Observed())
                 for column in shape.columns
             ]
-            self._readers[shape_id] = Reader(shape, table.lake if table else self.table_name(shape.name), forms)
+            masks = masks_of(self.masks, self.mask_secret, shape)
+            self._readers[shape_id] = Reader(shape, table.lake if table else self.table_name(shape.name), forms, masks)
         return self._readers[shape_id]
 
     def _change(self, row: Row) -> tuple[Change, dict[str, Any], int] | None:
@@ -403,6 +416,26 @@ class Translator:
         self.sequence += 1
         metadata = {"ddl": {"action": "truncate"}}
         return Change(reader.table, "DELETE", "-", metadata=metadata, sequence=self.sequence, timestamp_ms=at_ms)
+
+
+def masks_of(masks: Mapping[str, str], secret: str, shape: Shape) -> dict[str, ValueMask]:
+    """The masks of this table's columns."""
+    wanted = {name.casefold(): mask for name, mask in masks.items()}
+    found = {}
+    for name in shape.names:
+        if mask := wanted.get(f"{shape.name}.{name}".casefold()):
+            found[name] = value_mask(mask, secret)
+    return found
+
+
+def _masked(image: Any, masks: Mapping[str, ValueMask]) -> Any:
+    def masked(values: Sequence[Value]) -> dict[str, Any]:
+        made: dict[str, Any] = image(values)
+        for name, mask in masks.items():
+            made[name] = mask(made[name])
+        return made
+
+    return masked
 
 
 def _renamed(words: dict[str, Any], table_name: Any) -> dict[str, Any]:

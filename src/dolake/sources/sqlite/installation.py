@@ -1,7 +1,7 @@
 """What is put into a user's file, and taken out again: one table and triggers, from any state of the file.
 
-From the package's functions and the command line. Writes, and so waits until the file is free. Promise: `disable` leaves
-nothing whose name begins with our prefix; `enable` makes any state a right one.
+From the package's functions and the command line. Writes, and so waits until the file is free. Promise: `disable`
+leaves nothing whose name begins with our prefix; `enable` makes any state a right one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def enable(
     tables: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
     masks: Mapping[str, str] | None = None,
+    stream: str | None = None,
     as_copy: bool = False,
 ) -> None:
     """Follow these tables. What is not given stays as it was chosen before; at first all tables are followed."""
@@ -36,14 +38,25 @@ def enable(
         head = _head_for(store)
         if as_copy:
             head.identity, head.instance, head.stream, head.former = _new_id(), _new_id(), "", None
+        if stream is not None:
+            head.stream = stream
         if tables is not None:
             head.patterns = list(tables)
         if exclude is not None:
             head.excluded = list(exclude)
+        masked_before = head.masks
         if masks is not None:
             head.masks = dict(masks)
         check_choice(db, head)
+        known = set(head.tables)
         follow_schema(store, head)
+        for table in sorted(_masked_otherwise(masked_before, head.masks) & known & set(head.tables)):
+            store.say({"do": "copy", "table": table})
+
+
+def _masked_otherwise(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
+    """The tables whose values are to be kept in another way: what the lake has of them is replaced."""
+    return {name.rpartition(".")[0] for name, _ in before.items() ^ after.items()}
 
 
 def _head_for(store: Store) -> Head:
@@ -70,8 +83,6 @@ def check_choice(db: sqlite3.Connection, head: Head) -> None:
 
 
 def _unknown(option: str, pattern: str, names: Sequence[str]) -> InvalidInput:
-    from difflib import get_close_matches
-
     folded = {name.casefold(): name for name in names}
     close = get_close_matches(pattern.casefold(), folded, n=1)
     hint = f"did you mean {folded[close[0]]!r}?" if close else f"the tables are: {', '.join(sorted(names)) or 'none'}"
@@ -131,7 +142,7 @@ def _new_id() -> str:
 
 
 def _convert(store: Store) -> Head:
-    """A file that an older version enabled. Its events stay; its place goes into the head note, for the first resume."""
+    """A file that an older version enabled. Its events stay; its place goes into the head note for the first resume."""
     db = store.db
     kept = dict(db.execute(f"SELECT name, value FROM {PREFIX}state").fetchall())
     if kept.get("format") != 1:

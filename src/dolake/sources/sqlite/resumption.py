@@ -1,10 +1,11 @@
-"""Where a source goes on: the lake's state compared with the file. Decides whether the file is still the one that it was.
+"""Where a source goes on: the lake's state is compared with the file, which may have become another.
 
 From source.py, in its reading transaction.
 """
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 
 from dolake.sources.base import Standing
@@ -28,7 +29,10 @@ def decide(store: Store, head: Head, standing: Standing) -> Decision:
     state = read_state(standing.state)
     if state is None:
         return _without_state(store, head, standing)
-    if state.identity != head.identity:
+    if state.identity != head.identity and (state.host, state.path) != (
+        socket.gethostname(),
+        str(store.path.resolve()),
+    ):
         return _start_over(store, "the lake has the state of another file under this name")
     if state.instance != head.instance:
         return _start_over(store, "the file was enabled anew")

@@ -81,6 +81,7 @@ class SqliteSource:
         self._refuse_another_past(is_resuming=True)
         resumed = decide(self._store, self._head, standing)
         state = resumed.state
+        self._translator.masks, self._translator.mask_secret = self._head.masks, self._head.identity
         self._translator.begin(state, standing.epoch, standing.durable_sequence)
         if resumed.reason:
             logger.warning(
@@ -209,7 +210,7 @@ class SqliteSource:
             table.cursor = packed(chunk.last)
         self._pieces.append(self._maker.cut(changes, self._state))
 
-    # --- a schema that changed, a table that is missing -----------------------------------------------------------------
+    # --- a schema that changed, a table that is missing -------------------------------------------------------------
 
     def _follow_schema(self) -> None:
         """Put triggers on new tables and mend those of changed ones. A busy file is tried again with the next look."""
@@ -251,6 +252,8 @@ class SqliteSource:
             head = self._store.head_of(text)
             if head is None:
                 raise self._became_another("it is followed no longer")
+            if not is_resuming and head.masks != self._head.masks:
+                raise self._became_another("other columns are masked")
             if not is_resuming and (head.identity, head.instance) != (self._head.identity, self._head.instance):
                 raise self._became_another("it was enabled anew")
             self._head, self._head_text = head, text

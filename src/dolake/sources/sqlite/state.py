@@ -1,6 +1,6 @@
 """How far a source is with a file, as the lake keeps it: the file itself is not written for that.
 
-Kept as the stream's `sourceState`: every batch carries what it changes of it, so that rows and place are durable together.
+Kept as the stream's `sourceState`: every batch carries what it changes of it, so rows and place are durable together.
 From source.py, which sends it and reads it back. Pure.
 """
 

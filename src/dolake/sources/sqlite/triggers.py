@@ -22,8 +22,8 @@ from dolake.sources.sqlite.tables import PREFIX, Shape, quoted
 
 INSERT, UPDATE_FULL, DELETE, COPY, SUSPECT, CONTROL, GONE = range(1, 8)
 UPDATE = 10
-"""What an event is. UPDATE has the old value only of columns that changed. SUSPECT: a REPLACE may have deleted this row.
-CONTROL: JSON about the file or a table. UPDATE_FULL, COPY and GONE were written by format 1, and are still read."""
+"""What an event is. UPDATE has the old value only of columns that changed. SUSPECT: a REPLACE may have deleted this
+row. CONTROL: JSON about a table. UPDATE_FULL, COPY and GONE were written by format 1, and are still read."""
 
 WAS_NULL = bytes.fromhex("5f646f6c616b655f6e756c6c")
 """In an UPDATE the old value that was NULL; NULL itself says that the column did not change."""
@@ -38,7 +38,7 @@ _WIDE = 400
 def outbox_table(width: int) -> str:
     """Our one table. Values have no declared type, so that SQLite keeps each as it is.
 
-    seq > 0: the events, in the order of their transactions. seq = 0: the head note. seq = -n: shape n; both as JSON in v0.
+    seq > 0: the events, in the order of their transactions. seq = 0: the head note; seq = -n: shape n, as JSON in v0.
 
 
     Not AUTOINCREMENT, which writes one page more with every transaction: the newest row is never deleted instead, and
