@@ -55,6 +55,21 @@ def test_what_is_kept_does_not_have_the_secret_and_is_its_owners_alone(tmp_path:
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
+def test_a_process_of_the_server_has_a_token_that_no_file_has(tmp_path: Path) -> None:
+    book = TokenBook(tmp_path, Clock())
+    text = book.own_token("source app")
+    assert book.own_token("source app") == text
+    grant = book.recognise(text)
+    assert (grant.name, sorted(grant.scopes), book.is_live(grant)) == ("source app", ["ingest", "read"], True)
+    assert not book.is_required, "it is no token that others would need, too"
+    assert not (tmp_path / "tokens.json").exists()
+    made(tmp_path, Clock(), "admin")
+    book.refresh()
+    assert book.is_live(grant)
+    with pytest.raises(Unauthorized):
+        TokenBook(tmp_path, Clock()).recognise(text)
+
+
 def test_a_revoked_token_is_refused_in_the_same_words_as_one_that_never_was(tmp_path: Path) -> None:
     clock = Clock()
     text = made(tmp_path, clock, "read")

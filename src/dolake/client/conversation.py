@@ -21,9 +21,10 @@ from typing import Any
 from msgspec import UNSET
 
 from dolake import errors
+from dolake.backoff import BackOff
 from dolake.changes import StreamId
 from dolake.client.outgoing import PIECE_EVENTS, Body, mixed_numbering
-from dolake.client.pace import BackOff, Pace
+from dolake.client.pace import Pace
 from dolake.client.transport import Connection, Interrupted, Transport, error_of, interruption
 from dolake.client.window import Batch, Entry, Ticket, Window
 from dolake.client.words import Words

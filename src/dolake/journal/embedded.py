@@ -115,6 +115,10 @@ class EmbeddedJournal:
     def stream_count(self) -> int:
         return len(self._writer.streams)
 
+    def points(self) -> dict[StreamId, StreamPoint]:
+        """How far each stream is durable."""
+        return dict(self._writer.streams)
+
     @property
     def segment_count(self) -> int:
         return len(self._writer.sealed) + 1
