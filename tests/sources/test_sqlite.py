@@ -340,7 +340,7 @@ def test_a_shard_that_is_copied_again_deletes_only_rows_of_its_own(app: Followed
 
 def changes_of(source: SqliteSource) -> list[tuple[str, str]]:
     """All that it tells now."""
-    told = []
+    told: list[tuple[str, str]] = []
     while source.has_work():
         if piece := source.look():
             told += [(change.operation, change.row_id) for change in piece.changes]

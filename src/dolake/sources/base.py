@@ -70,7 +70,8 @@ class SourceStatus:
     tables: Sequence[TableCopy] = field(default_factory=tuple)
     left_out: Sequence[str] = field(default_factory=tuple)
     """Tables that are not captured, each with the reason in words."""
-    identity: str = ""
+    is_known: bool = True
+    """Whether the lake was asked; else `pending` is what the file keeps."""
 
     @property
     def is_copying(self) -> bool:

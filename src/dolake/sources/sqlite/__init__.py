@@ -17,10 +17,12 @@ from pathlib import Path
 
 from dolake.sources.base import SourceStatus
 from dolake.sources.sqlite import installation
+from dolake.sources.sqlite.lake_view import LakeView
 from dolake.sources.sqlite.source import SqliteSource, not_enabled, status_of
+from dolake.sources.sqlite.state import FileState
 from dolake.sources.sqlite.store import Store
 
-__all__ = ["SqliteSource", "disable_cdc", "enable_cdc", "is_enabled", "resync", "status"]
+__all__ = ["SqliteSource", "disable_cdc", "enable_cdc", "has_traces", "is_attached", "is_enabled", "resync", "status"]
 
 
 def enable_cdc(
@@ -66,6 +68,25 @@ def is_enabled(path: Path | str) -> bool:
         store.close()
 
 
+def is_attached(path: Path | str) -> bool:
+    """Whether the file has agreed with a lake on the name of its stream before."""
+    store = Store(path)
+    try:
+        head = store.head()
+        return head is not None and bool(head.stream)
+    finally:
+        store.close()
+
+
+def has_traces(path: Path | str) -> bool:
+    """Whether anything of us is in the file, also after another program removed parts of it."""
+    store = Store(path)
+    try:
+        return installation.has_traces(store.db)
+    finally:
+        store.close()
+
+
 def resync(path: Path | str, table: str) -> None:
     """Copy this table again; a running source notices, and goes on with the others meanwhile."""
     store = _opened(path)
@@ -75,13 +96,23 @@ def resync(path: Path | str, table: str) -> None:
         store.close()
 
 
-def status(path: Path | str) -> SourceStatus:
+def status(path: Path | str, view: LakeView | None = None) -> SourceStatus:
     """What the file itself knows: its tables, and how many events are kept. The lake knows how far the copies are."""
     store = _opened(path)
     try:
-        return status_of(store)
+        state = _state_in(store, view)
+        return status_of(store, state=state, acked=state.place.outbox if state else None)
     finally:
         store.close()
+
+
+def _state_in(store: Store, view: LakeView | None) -> FileState | None:
+    """The lake's state of this file; an empty one where the lake has none."""
+    if view is None:
+        return None
+    head = store.head()
+    known = view.of_identity(head.identity) if head else ()
+    return known[0].state if known else FileState()
 
 
 def _opened(path: Path | str) -> Store:

@@ -71,6 +71,7 @@ class Plan:
                         masks=self.choice.masks,
                         stream=str(self.stream),
                         as_copy=self.choice.is_copy,
+                        is_restored=self.choice.is_restored,
                     )
             finally:
                 store.close()
@@ -141,7 +142,9 @@ def _plan(store: Store, choice: Choice, view: LakeView) -> Plan:
     _check_owners(store.path, stream, tables, view)
     _, left_out = list_tables(store.db, head.patterns, head.excluded)
     is_changed = before != (head.patterns, head.excluded, head.masks)
-    needs_writing = known_head is None or is_changed or choice.is_copy or head.stream != str(stream)
+    needs_writing = (
+        known_head is None or is_changed or choice.is_copy or choice.is_restored or head.stream != str(stream)
+    )
     return Plan(store.path, stream, choice, tables, left_out, needs_writing, warnings)
 
 

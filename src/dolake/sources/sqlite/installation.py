@@ -32,12 +32,15 @@ def enable(
     masks: Mapping[str, str] | None = None,
     stream: str | None = None,
     as_copy: bool = False,
+    is_restored: bool = False,
 ) -> None:
     """Follow these tables. What is not given stays as it was chosen before; at first all tables are followed."""
     with store.writing() as db:
         head = _head_for(store)
         if as_copy:
-            head.identity, head.instance, head.stream, head.former = _new_id(), _new_id(), "", None
+            head.identity, head.instance, head.former = _new_id(), _new_id(), None
+        if is_restored:
+            head.instance = _new_id()
         if stream is not None:
             head.stream = stream
         if tables is not None:

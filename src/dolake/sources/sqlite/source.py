@@ -332,7 +332,7 @@ def status_of(store: Store, *, state: FileState | None = None, acked: int | None
     if state:  # a table that a note in the outbox will add is not known here yet
         tables = [each if each.phase else TableCopy(each.table, COPYING, 0, 0) for each in tables]
     lag_ms = max(0, time.time_ns() // 1_000_000 - pending[1]) if pending[0] else 0
-    return SourceStatus(pending[0], lag_ms, last, tables, left_out, head.identity)
+    return SourceStatus(pending[0], lag_ms, last, tables, left_out, is_known=state is not None)
 
 
 def _copy_of(name: str, table: TableState | None) -> TableCopy:

@@ -66,7 +66,7 @@ class Store:
         if sqlite3.sqlite_version_info < SQLITE_MIN:
             raise InvalidInput(
                 f"SQLite {sqlite3.sqlite_version} is too old to read files with",
-                hint="Python's sqlite3 needs SQLite 3.35 or newer; programs that write to the file may have an older one",
+                hint="Python's sqlite3 needs SQLite 3.35 or newer; programs that write to it may have an older one",
             )
         # Waits for locks, as every program should that shares a file with others.
         wait_s = BUSY_WAIT_S if busy_wait_s is None else busy_wait_s

@@ -2,8 +2,8 @@
 
 From source.py when SQLite's schema version is another than the head note says; and from installation.py, for which all
 tables are new. Runs in a transaction that writes. What follows for the copy is put into the outbox as a note, at its
-place among the changes. Promise: afterwards every wanted table has triggers that fit it, and whatever the old triggers missed
-is copied again.
+place among the changes. Promise: afterwards every wanted table has triggers that fit it, and whatever the old triggers
+missed is copied again.
 """
 
 from __future__ import annotations
