@@ -93,6 +93,14 @@ async def test_a_child_that_cannot_run_is_tried_again_and_again_and_its_last_wor
         assert child.start_count >= 3
 
 
+async def test_what_a_child_says_at_each_try_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    heard = Heard()
+    with caplog.at_level(logging.INFO, logger="dolake"):
+        async with running("import sys; sys.exit('no such database')", heard):
+            await heard.until(lambda: len(heard.reasons) >= 3)
+    assert [record.getMessage() for record in caplog.records] == ["source app: no such database", "source app: ended"]
+
+
 async def test_a_program_that_does_not_exist_is_a_reason_too() -> None:
     heard = Heard()
     child = ChildProcess(

@@ -27,16 +27,18 @@ from tests.support.server import ServerProcess, children_of, post, refusal, stat
 pytestmark = [pytest.mark.slow, pytest.mark.own_lake]  # it has sources, is killed and started again
 MODULE = "dolake.sources"
 _WAIT_S = 60.0
+headers: dict[str, str] = {}
+"""With the token of an administrator, once the lake has tokens."""
 
 
 class App:
-    """A SQLite file of an application, with one table."""
+    """A SQLite file of an application, with one table; made if it is not there."""
 
     def __init__(self, path: Path, table: str, rows: int = 3) -> None:
         self.path, self.table = path, table
         path.parent.mkdir(exist_ok=True)
         with sqlite3.connect(path) as db:
-            db.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, name TEXT)")
+            db.execute(f"CREATE TABLE IF NOT EXISTS {table} (id INTEGER PRIMARY KEY, name TEXT)")
         self.insert(*range(1, rows + 1))
 
     def insert(self, *ids: int) -> None:
@@ -110,11 +112,21 @@ def app_folder(server: ServerProcess) -> Path:
 
 
 def source_named(server: ServerProcess, name: str) -> dict[str, Any]:
-    status, answer = server.get("/v1/sources")
+    status, answer = server.get("/v1/sources", headers=headers)
     assert status == 200, answer
     found = [each for each in answer["sources"] if each["name"] == name]
     assert len(found) == 1, answer
     return dict(found[0])
+
+
+def token_for(server: ServerProcess) -> dict[str, str]:
+    made = invoke("token", "create", "--name", "all", "--scope", "admin", "--home", server.home, "--json")
+    return {"Authorization": f"Bearer {json.loads(made.output)['token']}"}
+
+
+def sequence_of(server: ServerProcess, stream: str) -> int:
+    streams = server.get("/v1/sources", headers=headers)[1]["streams"]
+    return max((each["lastDurableSequence"] for each in streams if each["source"] == stream), default=0)
 
 
 def wait_for_state(server: ServerProcess, name: str, state: str) -> dict[str, Any]:
@@ -223,36 +235,52 @@ def test_each_line_of_a_sources_log_has_its_name(server: ServerProcess) -> None:
     assert all("source shop: " in line or "source crm: " in line for line in lines)
 
 
-def test_added_and_paused_sources_are_there_after_a_restart_with_tokens_and_no_process_is_left(
-    server: ServerProcess,
-) -> None:
+def test_a_folder_is_one_source_with_a_stream_for_each_file(server: ServerProcess) -> None:
+    folder = server.home.parent / "branches"
+    for name, key in (("north", 1), ("south", 2)):
+        App(folder / f"{name}.db", "sales", rows=0).insert(key)
+    post(server, "/v1/sources", path=str(folder))
+    wait_for_rows(server, "sales", [1, 2])
+    source = wait_for_state(server, "branches", "following")
+    assert [each["stream"] for each in source["streams"]] == ["branches/north", "branches/south"]
+    assert server.get("/v1/sources/branches", method="DELETE")[0] == 204
+
+
+def test_a_source_goes_on_when_the_first_token_is_made_and_health_then_names_no_source(server: ServerProcess) -> None:
     app = App(app_folder(server) / "erp.db", "parts")
     post(server, "/v1/sources", path=str(app.path))
-    wait_for_rows(server, "parts", [1, 2, 3])
+    before = wait_for_state(server, "erp", "following")
     post(server, "/v1/sources/shop/pause")
+    headers.update(token_for(server))
+    wait_for(lambda: server.get("/status")[0] == 401, "the server asks for tokens")
+    app.insert(4)
+    wait_for(lambda: sequence_of(server, "erp") >= 4, "the change is durable")
+    assert wait_for_state(server, "erp", "following")["pid"] == before["pid"]
+    (app_folder(server) / "bad.db").write_text("this is no database" * 100)
+    body = {"path": str(app_folder(server) / "bad.db")}
+    assert server.get("/v1/sources", method="POST", body=body, headers=headers)[0] == 200
+    wait_for_state(server, "bad", "waiting")
+    reason = server.get("/health")[1]["reason"]
+    assert reason == "1 source cannot run; `dolake sources` says why"
+    assert server.get("/v1/sources/bad", method="DELETE", headers=headers)[0] == 204
+
+
+def test_added_and_paused_sources_are_there_after_a_restart_and_no_process_is_left(server: ServerProcess) -> None:
     (child,) = children_of(server, MODULE)
+    before = sequence_of(server, "erp")
     assert server.stop() == 0
     assert not child.is_running()
-    made = invoke("token", "create", "--name", "all", "--scope", "admin", "--home", server.home, "--json")
-    headers = {"Authorization": f"Bearer {json.loads(made.output)['token']}"}
-    app.insert(4)
+    App(app_folder(server) / "erp.db", "parts", rows=0).insert(5)
     server.start()
-
-    def found() -> dict[str, dict[str, Any]]:
-        return {each["name"]: each for each in server.get("/v1/sources", headers=headers)[1]["sources"]}
-
-    wait_for(lambda: found()["erp"]["state"] == "following" and not found()["erp"]["pending"], "erp is followed")
-    assert found()["shop"]["state"] == "paused"
-    streams = server.get("/v1/sources", headers=headers)[1]["streams"]
-    assert {each["source"]: each["lastDurableSequence"] for each in streams}["erp"] >= 4
-    assert server.get("/v1/sources")[0] == 401
+    wait_for(lambda: sequence_of(server, "erp") > before, "the change is durable")
+    assert wait_for_state(server, "erp", "following")["origin"] == "added"
+    assert source_named(server, "shop")["state"] == "paused"
 
 
 def test_one_command_follows_a_file_from_an_empty_folder_and_says_when_its_tables_are_complete(tmp_path: Path) -> None:
     App(tmp_path / "app.db", "orders")
     with typed_in_a_terminal("serve --follow app.db --port 0", tmp_path) as said:
-        said.wait_for("orders is complete: 3 rows")
-        assert f"following {tmp_path / 'app.db'}: 1 table" in said.text
+        said.wait_for(f"following {tmp_path / 'app.db'}: 1 table with ")
         address = json.loads((tmp_path / "dolake-home" / "server.json").read_text())["url"]
         with connect(address) as lake:
 

@@ -31,6 +31,7 @@ _GOOD_AFTER_S = 10.0
 """After so long the end of a child is no failure of its start, and the next one is started at once."""
 _STOP_WAIT_S = 5.0
 _LAST_WORDS_MAX = 500
+_TOLD_MAX = 100
 _LEVELS = logging.getLevelNamesMapping()
 
 
@@ -61,6 +62,8 @@ class ChildProcess:
         self._stop_wait_s = stop_wait_s
         self._back_off = BackOff(wait_max_ms, first_at_once=True)
         self._stopping = asyncio.Event()
+        self._told: set[str] = set()
+        """What was logged of children that did not work: the same again is for those who debug."""
 
     async def supervise(self) -> None:
         """Keep a child at work until `stop`."""
@@ -79,7 +82,8 @@ class ChildProcess:
                 self._back_off.reset()
             wait_ms = self._back_off.next_ms()
             self.state = "waiting"
-            logger.warning(f"{self.name}: ended", extra={"reason": reason, "restart_after_ms": round(wait_ms)})
+            values = {"reason": reason, "restart_after_ms": round(wait_ms)}
+            logger.log(self._level_of(logging.WARNING, reason), f"{self.name}: ended", extra=values)
             self._on_end(reason)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
@@ -90,6 +94,7 @@ class ChildProcess:
         """The child does what it is for."""
         if self.state == "starting":
             self.state = "running"
+            self._told.clear()
 
     def stop(self) -> None:
         """Ask the child to end; `supervise` returns when it has, or was killed after a wait."""
@@ -163,12 +168,22 @@ class ChildProcess:
             level, message = _LEVELS[said.pop("level").upper()], said.pop("message")
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError, AttributeError):
             self.last_words = line.decode(errors="replace").strip()[:_LAST_WORDS_MAX] or self.last_words
-            logger.warning(f"{self.name}: {self.last_words}")
+            logger.log(self._level_of(logging.WARNING, self.last_words), f"{self.name}: {self.last_words}")
             return
         if level >= logging.WARNING:
             self.last_words = message
         values = {key: value for key, value in said.items() if key not in ("time", "logger")}
-        logger.log(level, f"{self.name}: {message}", extra=values)
+        logger.log(self._level_of(level, f"{message} {values}"), f"{self.name}: {message}", extra=values)
+
+    def _level_of(self, level: int, text: str) -> int:
+        """A child that cannot start says why at each try: once is enough until one works."""
+        if level < logging.WARNING or self.state == "running":
+            return level
+        is_new = text not in self._told
+        if len(self._told) >= _TOLD_MAX:
+            self._told.clear()
+        self._told.add(text)
+        return level if is_new else logging.DEBUG
 
 
 def _in_words(code: int, last_words: str) -> str:

@@ -43,7 +43,8 @@ class RunningSource:
         self._stale: set[str] = set()
         """Those of a child that has ended; gone as soon as the next one works and does not name them again."""
         self._say = say
-        self._complete: set[tuple[str, str]] = set()
+        self._told: dict[str, set[str]] = {}
+        """By stream, the tables that were said to be complete."""
         self.child = ChildProcess(
             f"source {entry.settings.name}",
             COMMAND,
@@ -161,19 +162,27 @@ class RunningSource:
 
     def _tell_progress(self, state: StateLine) -> None:
         """What a person at the terminal waits for: what is followed, and when each table is complete."""
-        before = self.streams.get(state.stream)
+        before = self._told.get(state.stream)
+        complete = {table.table for table in state.tables if table.is_complete}
         if before is None:
-            count = len(state.tables)
-            self._say(f"following {self.entry.settings.path}: {count} table{'s' if count != 1 else ''}")
-        known = {table.table: table.is_complete for table in before.tables} if before else {}
-        for table in state.tables:
-            if table.is_complete and not known.get(table.table):
-                logger.info(
-                    "table is complete", extra={"source": self.name, "table": table.table, "rows": table.copied}
-                )
-                if (state.stream, table.table) not in self._complete:
+            values = {"stream": state.stream, "tables": len(state.tables), "complete": len(complete)}
+            logger.info(f"{self.child.name}: connected", extra=values)
+            self._say(f"following {self.entry.settings.path}: {_in_words(state)}")
+        else:
+            for table in state.tables:
+                if table.table in complete - before:
+                    values = {"table": table.table, "rows": table.copied}
+                    logger.info(f"{self.child.name}: table is complete", extra=values)
                     self._say(f"  {table.table} is complete: {table.copied:,} rows")
-                self._complete.add((state.stream, table.table))
+        self._told[state.stream] = complete
+
+
+def _in_words(state: StateLine) -> str:
+    """Such as `2 tables with 1,320 rows, complete`."""
+    count, left = len(state.tables), sum(not table.is_complete for table in state.tables)
+    rows = sum(table.copied for table in state.tables)
+    tables = f"{count:,} table{'' if count == 1 else 's'} with {rows:,} row{'' if rows == 1 else 's'}"
+    return f"{tables}, {count - left:,} complete" if left else f"{tables}, complete"
 
 
 class Sources:
