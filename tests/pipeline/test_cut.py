@@ -18,7 +18,7 @@ from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.settings import JournalSettings
 from tests.support import speaker
 from tests.support.clock import Clock
-from tests.support.journals import keep, opened
+from tests.support.journals import keep, opened, state_of
 from tests.support.property import examples
 
 LIMITS = Limits(events_max=1_000, bytes_max=1 << 20, transaction_wait_max_ms=10_000, transaction_bytes_max=1 << 20)
@@ -61,6 +61,23 @@ async def test_a_cut_ends_with_the_batch_that_reaches_its_limit(tmp_path: Path) 
     with JournalReader(tmp_path) as reader:
         rest = next_cut(reader, cut.end, 50, few, place=cut.next_place)
     assert (rest.start, rest.end) == (30, 50)
+
+
+async def test_a_cut_passes_states_without_changes_and_one_of_them_alone_has_nothing_to_write(tmp_path: Path) -> None:
+    batches = [state_of(1, {}, stream=A), batch_of(A, 2, 1, [None] * 2), state_of(3, {}, stream=A)]
+    cut = await cut_of(tmp_path, batches)
+    assert (cut.start, cut.end, len(cut.slices)) == (0, 3, 1)
+    rest = await cut_of(tmp_path, [], start=3, place=cut.next_place)
+    assert (rest.start, rest.end, rest.slices) == (3, 4, ())
+    assert await cut_of(tmp_path, [], start=0) == cut
+
+
+async def test_a_state_does_not_end_the_transaction_that_its_stream_is_in(tmp_path: Path) -> None:
+    batches = [batch_of(A, 1, 1, [None, "t1"]), state_of(2, {}, stream=A)]
+    cut = await cut_of(tmp_path, batches)
+    assert (cut.start, cut.end) == (0, 1)
+    more = await cut_of(tmp_path, [batch_of(A, 3, 3, ["t1"], end=True)], start=1)
+    assert (more.start, more.end) == (1, 4)
 
 
 async def test_an_open_transaction_waits_and_so_does_what_follows_it(tmp_path: Path) -> None:
