@@ -417,21 +417,6 @@ async def test_settings_that_change_count_for_the_next_query(lake: OpenLake) -> 
         assert (await client.ask(ENDLESS))[0] == 504
 
 
-@pytest.mark.slow
-async def test_a_query_that_eats_its_memory_is_ended_and_the_others_go_on(lake: OpenLake) -> None:
-    """While it has all of it, another may be told the same, after a second try; then they go on."""
-    async with query_client(lake) as client:
-        async with asyncio.TaskGroup() as tasks:
-            hungry = tasks.create_task(client.ask("SELECT list(i) AS l FROM range(1000000000) t(i)"))
-            while not hungry.done():
-                status, _ = await client.ask("SELECT COUNT(*) FROM orders")
-                assert status in (200, 507)
-        assert await client.rows("SELECT COUNT(*) FROM orders") == [(9,)]
-        status, answer = hungry.result()
-        assert (status, answer["error"]["type"]) == (507, "query_out_of_memory")
-        assert not client.left
-
-
 # --- the end of the process ------------------------------------------------------------------------------------------
 
 
