@@ -120,6 +120,7 @@ class Reading:
     move = _waiting(aio.LakeClient.move)
     configure_storage = _waiting(aio.LakeClient.configure_storage)
     status = _waiting(aio.LakeClient.status)
+    sources = _waiting(aio.LakeClient.sources)
     health = _waiting(aio.LakeClient.health)
 
     list_subscriptions = _waiting(aio.LakeClient.list_subscriptions)
@@ -214,6 +215,10 @@ class LakeClient(Reading):
     @property
     def last_durable_sequence(self) -> int:
         return self._lake.last_durable_sequence
+
+    @property
+    def event_bytes_max(self) -> int | None:
+        return self._lake.event_bytes_max
 
     @property
     def source_state(self) -> dict[str, Any] | None:
