@@ -26,7 +26,7 @@ def test_an_answer_names_a_table_that_is_not_complete_until_it_is(lake: ServerPr
         client.send(insert("complete", 1))
         found = client.query("SELECT count(*) AS n FROM default.copied JOIN complete ON true")
         assert {name: (each.copied, each.total) for name, each in found.freshness.copying.items()} == {
-            "orders": (2, 10)
+            "copied": (2, 10)
         }
         assert found.warnings == ["table copied is not complete: 2 of about 10 rows are copied so far"]
         assert client.query("SELECT * FROM copied__changes").freshness.copying.keys() == {"copied"}
