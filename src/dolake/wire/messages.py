@@ -57,12 +57,17 @@ FlushReason = Literal["manual", "shutdown", "buffer_full", "time_threshold"]
 
 
 class SchemaColumn(Struct, rename="camel", frozen=True, gc=False):
-    """A column as its source declares it. Whether it may be null, and is part of the key, is for people to read."""
+    """A column as its source declares it. Whether it may be null, and the comment, are for people to read."""
 
     name: Annotated[str, Meta(min_length=1, max_length=1_024)]
     type: Annotated[str, Meta(min_length=1, max_length=256)]
     nullable: bool = True
     key: bool = False
+    """Whether it is part of the key: then its type never changes because of a value."""
+    comment: Annotated[str, Meta(max_length=1_024)] | None = None
+    """What the type alone does not say, such as `epoch milliseconds`; null leaves the column's comment as it is."""
+    is_hint: bool = False
+    """The source guesses the type: a later guess, or values that contradict it, may change the column."""
 
 
 class Ddl(Struct, rename="camel", frozen=True, gc=False):

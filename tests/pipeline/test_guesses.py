@@ -1,0 +1,176 @@
+"""Types that a source has only guessed give way to values, on a real server with a real Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from tests.support.changes import Change, insert, send, update
+from tests.support.server import ServerProcess, query, run_job
+from tests.support.tables import changes_of, rows_of, types_of, verified
+
+pytestmark = pytest.mark.spark
+SETTINGS = """\
+freshness_target_ms = 300_000
+flush_interval_ms = 300_000
+flush_threshold_ms = 300_000
+[compaction]
+auto_compact = false
+[tables.large]
+rebuild_rows_max = 0
+[tables.parted]
+partition_by = ["kind"]
+"""
+
+
+def column(name: str, type_: str, comment: str | None = None, **more: Any) -> dict[str, Any]:
+    """As a source declares a column whose type it guesses."""
+    return {"name": name, "type": type_, "isHint": True} | ({} if comment is None else {"comment": comment}) | more
+
+
+def declaring(change: Change, *columns: dict[str, Any]) -> Change:
+    return change | {"metadata": change.get("metadata", {}) | {"schema": list(columns)}}
+
+
+def published(lake: ServerProcess, *changes: Change) -> None:
+    send(lake.url, *changes)
+    lake.flush()
+
+
+def values(catalog: RestCatalog, table: str, name: str = "v") -> dict[str, Any]:
+    return {key: row[name] for key, row in rows_of(catalog, f"default.{table}").items()}
+
+
+def rescued(catalog: RestCatalog, table: str) -> dict[str, str]:
+    rows = rows_of(catalog, f"default.{table}")
+    return {key: row["_rescued"] for key, row in rows.items() if row["_rescued"] is not None}
+
+
+def comment(catalog: RestCatalog, table: str, name: str = "v") -> str | None:
+    return catalog.load_table(f"default.{table}").schema().find_field(name).doc
+
+
+def duck(catalog: RestCatalog, lake: ServerProcess, sql: str) -> list[tuple[Any, ...]]:
+    """Another engine's answer, on the Iceberg table that `t` stands for."""
+    found = catalog.load_table("default.soft")
+    with duckdb.connect() as connection:
+        connection.register("t", found.scan().to_arrow())
+        return connection.execute(sql).fetchall()
+
+
+def test_a_soft_delete_column_of_an_empty_table_gets_the_type_of_its_first_values(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    hint = column("deletedAt", "timestamp")
+    published(lake, declaring(insert("soft", 1, deletedAt=None), column("id", "long", key=True), hint))
+    assert types_of(catalog, "default.soft")["deletedAt"] == "timestamp"
+    rows = [insert("soft", number, deletedAt=None) for number in (2, 3)]
+    rows += [insert("soft", number, deletedAt=f"2026-01-0{number}T10:00:00.000+00:00") for number in (4, 5)]
+    rows[0] = declaring(rows[0], column("deletedAt", "timestamptz", "ISO 8601 times with a zone"))
+    published(lake, *rows)
+
+    assert types_of(catalog, "default.soft")["deletedAt"] == "timestamptz"
+    assert comment(catalog, "soft", "deletedAt") == "ISO 8601 times with a zone"
+    assert query(lake, "SELECT count(*) AS n FROM soft WHERE deletedAt IS NULL") == [{"n": 3}]
+    found = duck(catalog, lake, "SELECT count(*) FROM t WHERE deletedAt IS NULL")
+    assert found == [(3,)]
+    assert values(catalog, "soft", "deletedAt")["4"] == datetime(2026, 1, 4, 10, tzinfo=UTC)
+    assert rescued(catalog, "soft") == {}
+
+
+def test_a_small_table_becomes_text_at_once_and_nothing_is_rescued(lake: ServerProcess, catalog: RestCatalog) -> None:
+    published(
+        lake,
+        declaring(insert("small", "a", v="2026-01-01T10:00:00Z", n=1), column("v", "timestamptz", "as the app has it")),
+        insert("small", "b", v="2026-01-01T10:00:00.25Z", n=2),
+        insert("small", "c", v=None, n=3),
+    )
+    assert comment(catalog, "small") == "as the app has it"
+    published(lake, update("small", "a", {"v": "2026-01-01T10:00:00Z", "n": 1}, {"v": "tomorrow", "n": 1}))
+    assert types_of(catalog, "default.small") == {"v": "string", "n": "long"}
+    assert types_of(catalog, "default.small__changes")["v"] == "string"
+    assert values(catalog, "small") == {"a": "tomorrow", "b": "2026-01-01T10:00:00.25Z", "c": None}
+    assert rescued(catalog, "small") == {}
+    assert comment(catalog, "small") == "values did not fit timestamptz"
+    history = [(each["v"], each["_before"] and each["_before"]["v"]) for each in changes_of(catalog, "default.small")]
+    assert history[0] == ("2026-01-01T10:00:00Z", None)
+    assert history[-1] == ("tomorrow", "2026-01-01T10:00:00Z")
+
+    again = declaring(
+        insert("small", "d", v="2026-01-02T10:00:00Z", n=4), column("v", "timestamptz", "as the app has it")
+    )
+    published(lake, again)
+    assert values(catalog, "small")["d"] == "2026-01-02T10:00:00Z"
+    assert comment(catalog, "small") == "values did not fit timestamptz"
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "first", "later", "wanted", "expected"),
+    [
+        ("flags", "boolean", True, "t", "string", ["true", "t"]),
+        ("days", "date", "2026-01-31", 1769853600123, "string", ["2026-01-31", "1769853600123"]),
+        ("money", "decimal(10,2)", 1.5, 12.345, "decimal(11, 3)", [Decimal("1.500"), Decimal("12.345")]),
+        ("blobs", "binary", "AP8=", 7, "string", ["AP8=", "7"]),
+        ("sizes", "long", 1, "large", "string", ["1", "large"]),
+    ],
+)
+def test_every_kind_of_guess_gives_way(
+    lake: ServerProcess,
+    catalog: RestCatalog,
+    name: str,
+    type_: str,
+    first: Any,
+    later: Any,
+    wanted: str,
+    expected: list[Any],
+) -> None:
+    published(lake, declaring(insert(name, "1", v=first), column("v", type_)))
+    published(lake, insert(name, "2", v=later))
+    assert types_of(catalog, f"default.{name}")["v"] == wanted
+    assert list(values(catalog, name).values()) == expected
+    assert rescued(catalog, name) == {}
+
+
+def test_values_of_one_publish_may_contradict_the_guess_that_came_with_them(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    published(lake, declaring(insert("fresh", "1", v="2026-01-31"), column("v", "date")), insert("fresh", "2", v="x"))
+    assert values(catalog, "fresh") == {"1": "2026-01-31", "2": "x"}
+    assert rescued(catalog, "fresh") == {}
+
+
+def test_a_declared_type_that_is_no_guess_stays_strict(lake: ServerProcess, catalog: RestCatalog) -> None:
+    strict = {"name": "v", "type": "date"}
+    published(lake, declaring(insert("strict", "1", v="2026-01-31"), strict), insert("strict", "2", v="x"))
+    assert types_of(catalog, "default.strict")["v"] == "date"
+    assert rescued(catalog, "strict") == {"2": '{"v":"x"}'}
+
+
+def test_a_key_and_a_column_that_divides_the_table_keep_their_types(lake: ServerProcess, catalog: RestCatalog) -> None:
+    columns = column("v", "long", key=True), column("kind", "date")
+    published(lake, declaring(insert("parted", "1", v=1, kind="2026-01-31"), *columns))
+    published(lake, insert("parted", "2", v="two", kind="none"))
+    assert types_of(catalog, "default.parted") == {"v": "long", "kind": "date"}
+    assert rescued(catalog, "parted") == {"2": '{"kind":"none","v":"two"}'}
+
+
+def test_a_large_table_becomes_text_beside_the_stream_with_what_was_rescued(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    published(lake, declaring(insert("large", "1", v="2026-01-31"), column("v", "date")))
+    published(lake, insert("large", "2", v="2026-02-01"), insert("large", "3", v=7), insert("large", "4", v=[1]))
+    assert types_of(catalog, "default.large")["v"] == "date"
+    assert rescued(catalog, "large") == {"3": '{"v":7}', "4": '{"v":[1]}'}
+    run_job(lake, table="large", kinds=["columns"])
+    assert types_of(catalog, "default.large")["v"] == types_of(catalog, "default.large__changes")["v"] == "string"
+    assert values(catalog, "large") == {"1": "2026-01-31", "2": "2026-02-01", "3": "7", "4": "[1]"}
+    assert rescued(catalog, "large") == {}
+
+
+def test_the_lake_is_still_what_its_journal_says(lake: ServerProcess) -> None:
+    verified(lake.home)
