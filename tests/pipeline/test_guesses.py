@@ -10,8 +10,9 @@ import duckdb
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
+from dolake.storage.duck import extension_file
 from tests.support.changes import Change, insert, send, update
-from tests.support.server import ServerProcess, query, run_job
+from tests.support.server import ServerProcess, job_ended, post, query, refusal, run_job
 from tests.support.tables import changes_of, rows_of, types_of, verified
 
 pytestmark = pytest.mark.spark
@@ -52,15 +53,19 @@ def rescued(catalog: RestCatalog, table: str) -> dict[str, str]:
 
 
 def comment(catalog: RestCatalog, table: str, name: str = "v") -> str | None:
-    return catalog.load_table(f"default.{table}").schema().find_field(name).doc
+    found: str | None = catalog.load_table(f"default.{table}").schema().find_field(name).doc
+    return found
 
 
-def duck(catalog: RestCatalog, lake: ServerProcess, sql: str) -> list[tuple[Any, ...]]:
-    """Another engine's answer, on the Iceberg table that `t` stands for."""
-    found = catalog.load_table("default.soft")
+def null_count_in_duckdb(catalog: RestCatalog, table: str, name: str) -> int:
+    """As another engine finds it in the Iceberg table."""
     with duckdb.connect() as connection:
-        connection.register("t", found.scan().to_arrow())
-        return connection.execute(sql).fetchall()
+        for extension in ("avro", "iceberg"):
+            connection.execute(f"LOAD '{extension_file(extension)}'")
+        location = catalog.load_table(f"default.{table}").metadata_location
+        sql = f'SELECT count(*) FROM iceberg_scan(?) WHERE "{name}" IS NULL'  # noqa: S608 - the test's own names
+        (count,) = connection.execute(sql, [location]).fetchone() or (0,)
+    return int(count)
 
 
 def test_a_soft_delete_column_of_an_empty_table_gets_the_type_of_its_first_values(
@@ -77,8 +82,7 @@ def test_a_soft_delete_column_of_an_empty_table_gets_the_type_of_its_first_value
     assert types_of(catalog, "default.soft")["deletedAt"] == "timestamptz"
     assert comment(catalog, "soft", "deletedAt") == "ISO 8601 times with a zone"
     assert query(lake, "SELECT count(*) AS n FROM soft WHERE deletedAt IS NULL") == [{"n": 3}]
-    found = duck(catalog, lake, "SELECT count(*) FROM t WHERE deletedAt IS NULL")
-    assert found == [(3,)]
+    assert null_count_in_duckdb(catalog, "soft", "deletedAt") == 3
     assert values(catalog, "soft", "deletedAt")["4"] == datetime(2026, 1, 4, 10, tzinfo=UTC)
     assert rescued(catalog, "soft") == {}
 
@@ -132,7 +136,7 @@ def test_every_kind_of_guess_gives_way(
     published(lake, declaring(insert(name, "1", v=first), column("v", type_)))
     published(lake, insert(name, "2", v=later))
     assert types_of(catalog, f"default.{name}")["v"] == wanted
-    assert list(values(catalog, name).values()) == expected
+    assert values(catalog, name) == dict(zip(("1", "2"), expected, strict=True))
     assert rescued(catalog, name) == {}
 
 
@@ -144,11 +148,28 @@ def test_values_of_one_publish_may_contradict_the_guess_that_came_with_them(
     assert rescued(catalog, "fresh") == {}
 
 
-def test_a_declared_type_that_is_no_guess_stays_strict(lake: ServerProcess, catalog: RestCatalog) -> None:
+def warnings(lake: ServerProcess, sql: str, **more: Any) -> list[str]:
+    found: list[str] = post(lake, "/v1/query", sql=sql, **more)["warnings"]
+    return found
+
+
+def test_a_declared_type_that_is_no_guess_stays_strict_and_queries_warn(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
     strict = {"name": "v", "type": "date"}
-    published(lake, declaring(insert("strict", "1", v="2026-01-31"), strict), insert("strict", "2", v="x"))
+    published(lake, declaring(insert("strict", "1", v="2026-01-31", n=1), strict), insert("strict", "2", v="x", n=2))
     assert types_of(catalog, "default.strict")["v"] == "date"
     assert rescued(catalog, "strict") == {"2": '{"v":"x"}'}
+
+    said = ["default.strict: 1 row has a value of v that did not fit its type; v is NULL there, look in _rescued"]
+    assert warnings(lake, "SELECT count(*) FROM strict WHERE V IS NULL") == said
+    assert warnings(lake, "SELECT * FROM strict") == said
+    assert warnings(lake, "SELECT n FROM strict") == warnings(lake, "SELECT count(*) FROM strict") == []
+
+    send(lake.url, insert("strict", "3", v="y", n=3), insert("strict", "2", v="2026-02-01", n=2))
+    assert warnings(lake, "FROM strict") == said, "row 2 fits now, and row 3 is not published yet"
+    send(lake.url, insert("strict", "4", v="z", n=4))
+    assert warnings(lake, "SELECT a.v FROM strict a") == [said[0].replace("1 row has a value", "2 rows have values")]
 
 
 def test_a_key_and_a_column_that_divides_the_table_keep_their_types(lake: ServerProcess, catalog: RestCatalog) -> None:
@@ -170,6 +191,23 @@ def test_a_large_table_becomes_text_beside_the_stream_with_what_was_rescued(
     assert types_of(catalog, "default.large")["v"] == types_of(catalog, "default.large__changes")["v"] == "string"
     assert values(catalog, "large") == {"1": "2026-01-31", "2": "2026-02-01", "3": "7", "4": "[1]"}
     assert rescued(catalog, "large") == {}
+
+
+def test_a_column_becomes_text_when_somebody_asks_for_it(lake: ServerProcess, catalog: RestCatalog) -> None:
+    path = "/v1/tables/default/strict/retype"
+    status, error = refusal(lake, path, column="w", type="text")
+    assert (status, error["message"]) == (400, "default.strict has no column 'w'")
+    assert refusal(lake, path, column="v", type="date")[0] == 400
+    job = job_ended(lake, post(lake, path, column="v", type="text")["jobId"])
+    assert (job["state"], job["reason"]) == ("done", "v is now string")
+    assert values(catalog, "strict") == {"1": "2026-01-31", "2": "2026-02-01", "3": "y", "4": "z"}
+    assert (rescued(catalog, "strict"), warnings(lake, "FROM strict")) == ({}, [])
+    assert refusal(lake, path, column="v", type="text")[1]["message"] == "v of default.strict is text already"
+
+    fixed = post(lake, "/v1/tables/default/parted/retype", column="kind", type="text")
+    job = job_ended(lake, fixed["jobId"])
+    assert job["state"] == "failed"
+    assert "cannot change" in job["reason"]
 
 
 def test_the_lake_is_still_what_its_journal_says(lake: ServerProcess) -> None:

@@ -24,7 +24,7 @@ import msgspec
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from dolake.crashpoints import reach
-from dolake.errors import Conflict, DoLakeError, Unavailable
+from dolake.errors import Conflict, DoLakeError, InvalidInput, Unavailable
 from dolake.pipeline.arranging import partition_of
 from dolake.pipeline.compaction import Compactor
 from dolake.pipeline.forgetting import Forgetter, forgotten_of
@@ -172,6 +172,8 @@ class Upkeep:
         job.partitions, job.to = order.partitions, order.to
         self._given_up.clear()
         with self._ending(job):
+            for name in order.tables if order.retype else ():
+                self._want_retype(name, order.retype)
             failures = [
                 failure
                 for name in order.tables
@@ -358,6 +360,19 @@ class Upkeep:
             raise
         with self._publisher.turns:
             self._publisher.tables.retypes_wanted.remove(name, types)
+
+    def _want_retype(self, name: str, types: Mapping[str, str]) -> None:
+        """Somebody asks for other types of these columns, which is refused in words where it cannot be."""
+        with self._publisher.turns:
+            self._publisher.look_if_uncertain()
+            source = self._publisher.tables.find(name)
+            possible = source.retypable(types) if source else {}
+            if fixed := sorted(types.keys() - possible):
+                raise InvalidInput(
+                    f"the type of {', '.join(fixed)} in {name} cannot change",
+                    hint="a column that divides or sorts the table keeps its type",
+                )
+            self._publisher.tables.retypes_wanted.add(name, types)
 
     def _retype_columns(self, job: _Job, name: str, types: Mapping[str, str]) -> None:
         done = self._retyper.retype(name, types, partial(self._tell_pieces, job)) if types else None

@@ -253,13 +253,13 @@ class Retyper:
 
 
 def _guesses_after(work: _Work) -> dict[str, str]:
-    """Text is no guess any more. What has come out of `_rescued` is a value."""
+    """What has come out of `_rescued` is a value; and where a guess was given up for text, no later guess counts."""
     guesses = read_guesses(work.source.changes.guesses)
-    left = {name: has_values for name, has_values in guesses.items() if work.types.get(name) != "string"}
     entries = [work.files[old] for old in work.source.changes_files]
-    found = with_values(work.changes.schema, entries, left)
-    left |= dict.fromkeys(found, True)
-    return {GUESSES: guesses_text(left)} if left != guesses else {}
+    decided = with_values(work.changes.schema, entries, guesses)
+    decided |= {name for name in guesses if work.types.get(name) == "string"}
+    now = guesses | dict.fromkeys(decided, True)
+    return {GUESSES: guesses_text(now)} if now != guesses else {}
 
 
 def _size(entries: Iterable[Mapping[str, Any]]) -> int:

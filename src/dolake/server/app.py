@@ -20,7 +20,18 @@ from dolake.catalog.rest import MethodNotAllowed, Unprocessable
 from dolake.errors import DoLakeError, Forbidden, InvalidInput, NotFound, RateLimited, Unauthorized, Unavailable
 from dolake.query import rest as query_rest
 from dolake.query import rows_rest
-from dolake.server import compaction, forgetting, freshness, limits, oauth, operations, quarantine_rest, tables, tiers
+from dolake.server import (
+    compaction,
+    forgetting,
+    freshness,
+    limits,
+    oauth,
+    operations,
+    quarantine_rest,
+    retype,
+    tables,
+    tiers,
+)
 from dolake.server.auth import BASE_PATH, DOORKEEPER, authenticate
 from dolake.server.door import Door, DoorRunner
 from dolake.server.lake import Lake
@@ -37,6 +48,7 @@ ROUTES = [
     *tiers.ROUTES,
     *tables.ROUTES,
     *forgetting.ROUTES,
+    *retype.ROUTES,
     *freshness.ROUTES,
     *quarantine_rest.ROUTES,
     *query_rest.ROUTES,

@@ -18,7 +18,7 @@ import dolake
 from dolake.catalog import access, rest, scan_rest
 from dolake.query import rest as query_rest
 from dolake.query import rows_rest
-from dolake.server import compaction, forgetting, freshness, oauth, operations, quarantine_rest, tables, tiers
+from dolake.server import compaction, forgetting, freshness, oauth, operations, quarantine_rest, retype, tables, tiers
 from dolake.server.operations import json_response
 from dolake.subscriptions import endpoint as subscriptions
 
@@ -100,6 +100,7 @@ _BODIES: dict[Handler, Schema] = {
     query_rest.diff: _body({"table": _TEXT, "from": _TEXT}, to=_TEXT, namespace=_TEXT, limit=_COUNT, timeoutMs=_COUNT),
     rows_rest.get_rows: _body({"keys": _list_of(_TEXT)}, **_ROWS),
     tables.roll_back: _body(snapshotId=_TEXT, asOf=_TEXT),
+    retype.retype: _body({"column": _TEXT, "type": {"enum": ["text", "string"]}}),
     forgetting.forget: _body({"key": _TEXT}, source=_TEXT, patient=_FLAG),
     quarantine_rest.replay_quarantine: _body(positions=_list_of(_COUNT)),
     quarantine_rest.drop_quarantine: _body(positions=_list_of(_COUNT)),
@@ -184,7 +185,7 @@ _WITHOUT_CONTENT = {
     subscriptions.drop_subscription,
 }
 
-_LATER = {compaction.run_job, compaction.run_auto, forgetting.forget, tiers.move_tier}
+_LATER = {compaction.run_job, compaction.run_auto, forgetting.forget, retype.retype, tiers.move_tier}
 
 _ERROR = _body({"error": _body({"message": _TEXT, "type": _TEXT, "code": {"type": "integer"}, "hint": _TEXT})})
 _HEADERS = ("Idempotency-Key",)
@@ -207,6 +208,7 @@ def openapi_document(base_path: str) -> dict[str, Any]:
         *tiers.ROUTES,
         *tables.ROUTES,
         *forgetting.ROUTES,
+        *retype.ROUTES,
         *freshness.ROUTES,
         *quarantine_rest.ROUTES,
         *query_rest.ROUTES,
