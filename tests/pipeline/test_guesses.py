@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from dolake.storage.duck import extension_file
-from tests.support.changes import Change, insert, send, update
+from tests.support.changes import Change, ddl, insert, send, update
 from tests.support.server import ServerProcess, job_ended, post, query, refusal, run_job
 from tests.support.tables import changes_of, rows_of, types_of, verified
 
@@ -161,7 +162,7 @@ def test_a_declared_type_that_is_no_guess_stays_strict_and_queries_warn(
     assert types_of(catalog, "default.strict")["v"] == "date"
     assert rescued(catalog, "strict") == {"2": '{"v":"x"}'}
 
-    said = ["default.strict: 1 row has a value of v that did not fit its type; v is NULL there, look in _rescued"]
+    said = ["default.strict: 1 row has a value of v that did not fit; v is NULL there, look in _rescued"]
     assert warnings(lake, "SELECT count(*) FROM strict WHERE V IS NULL") == said
     assert warnings(lake, "SELECT * FROM strict") == said
     assert warnings(lake, "SELECT n FROM strict") == warnings(lake, "SELECT count(*) FROM strict") == []
@@ -191,6 +192,36 @@ def test_a_large_table_becomes_text_beside_the_stream_with_what_was_rescued(
     assert types_of(catalog, "default.large")["v"] == types_of(catalog, "default.large__changes")["v"] == "string"
     assert values(catalog, "large") == {"1": "2026-01-31", "2": "2026-02-01", "3": "7", "4": "[1]"}
     assert rescued(catalog, "large") == {}
+
+
+def test_a_table_that_its_source_creates_exists_with_its_columns(lake: ServerProcess, catalog: RestCatalog) -> None:
+    columns = column("id", "long", key=True), column("at", "timestamp"), column("ok", "boolean", "0 and 1")
+    published(lake, declaring(ddl("empty", "create"), *columns))
+    assert types_of(catalog, "default.empty") == {"id": "long", "at": "timestamp", "ok": "boolean"}
+    assert comment(catalog, "empty", "ok") == "0 and 1"
+    assert query(lake, "SELECT * FROM empty") == []
+    assert [each["_operation"] for each in changes_of(catalog, "default.empty")] == ["CREATE"]
+    fields = {each["name"]: each for each in lake.get("/v1/tables/default/empty/schema")[1]["fields"]}
+    assert (fields["ok"]["comment"], fields["ok"]["type"]) == ("0 and 1", "boolean")
+
+    published(lake, declaring(ddl("empty", "create"), *columns), insert("empty", 1, at="2026-01-31 10:00:00", ok=True))
+    assert query(lake, "SELECT id, ok FROM empty") == [{"id": 1, "ok": True}]
+    assert null_count_in_duckdb(catalog, "empty", "at") == 0
+
+
+def test_a_value_that_was_too_large_to_send_is_named_in_its_row(lake: ServerProcess, catalog: RestCatalog) -> None:
+    absent = {"size": 1_200_164, "sha256": "0" * 64, "reason": "larger than max_event_size"}
+    change = declaring(insert("files", "1", name="film.mp4"), column("body", "binary"), column("name", "string"))
+    change["metadata"]["rescued"] = {"body": absent}
+    published(lake, change, insert("files", "2", name="text.txt", body="AP8="))
+    assert values(catalog, "files", "body") == {"1": None, "2": b"\x00\xff"}
+    assert json.loads(rescued(catalog, "files")["1"]) == {"body": absent}
+    (said,) = warnings(lake, "SELECT body FROM files")
+    assert said == "default.files: 1 row has a value of body that did not fit; body is NULL there, look in _rescued"
+
+    published(lake, insert("files", "3", name="n", body=7))  # no blob, so the column becomes text
+    assert values(catalog, "files", "body") == {"1": None, "2": "AP8=", "3": "7"}
+    assert json.loads(rescued(catalog, "files")["1"]) == {"body": absent}, "it is still not here"
 
 
 def test_a_column_becomes_text_when_somebody_asks_for_it(lake: ServerProcess, catalog: RestCatalog) -> None:

@@ -127,7 +127,8 @@ def read_changes(changes: Gathered, table: Table) -> ReadChanges | Wanting | Con
         return Unwritable(problems)
     assert rows.columns is not None
     own, change_of = _outcomes(changes, metadata, has_source_in_key=table.has_source_in_key)
-    written = _changes_table(changes, metadata, rows.columns, _rescued(rows, images, olds), olds, table.shape)
+    rescued = _with_absent(_rescued(rows, images, olds), metadata, rules)
+    written = _changes_table(changes, metadata, rows.columns, rescued, olds, table.shape)
     clears = [at for at, each in metadata.items() if each.ddl and DDL_OPERATIONS[each.ddl.action] in CLEARING]
     return ReadChanges(written, own, change_of, clears, contradicted)
 
@@ -200,6 +201,19 @@ def _rescued(rows: Rows, images: list[bytes], olds: list[int]) -> pa.Array:
     for row, text in zip(olds, before.to_pylist(), strict=True):
         if text is not None:
             texts[row] = f'{texts[row][:-1]},"{BEFORE}":{text}}}' if texts[row] else f'{{"{BEFORE}":{text}}}'
+    return pa.array(texts, pa.string())
+
+
+def _with_absent(rescued: pa.Array, metadata: Mapping[int, EventMetadata], rules: ReadingRules) -> pa.Array:
+    """And what is known of values that their source could not send, but for columns that the lake does not take."""
+    absent = {at: each.rescued for at, each in metadata.items() if each.rescued}
+    if not absent:
+        return rescued
+    texts = rescued.to_pylist()
+    for at, values in absent.items():
+        taken = {column_name(name): Raw(encode(value)) for name, value in values.items() if rules.takes(name)}
+        own = (_split_row(texts[at]) if texts[at] else {}) | taken
+        texts[at] = encode(dict(sorted(own.items()))).decode() if own else None
     return pa.array(texts, pa.string())
 
 

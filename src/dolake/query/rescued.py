@@ -103,4 +103,4 @@ def _sentence(relation: Relation, name: str, count: int) -> str:
     rows = "1 row has a value" if count == 1 else f"{count} rows have values"
     if name not in relation.columns:
         return f"{relation.table}: {rows} of {name}, which cannot be a column; look in {RESCUED}"
-    return f"{relation.table}: {rows} of {name} that did not fit its type; {name} is NULL there, look in {RESCUED}"
+    return f"{relation.table}: {rows} of {name} that did not fit; {name} is NULL there, look in {RESCUED}"

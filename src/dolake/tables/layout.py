@@ -37,6 +37,7 @@ _REQUIRED = frozenset((KEY, "_operation", "_sequence", SOURCE, "_timestamp", "_c
 
 
 DDL_OPERATIONS = {
+    "create": "CREATE",
     "truncate": "TRUNCATE",
     "drop": "DROP",
     "rename": "RENAME",
@@ -48,6 +49,8 @@ FORGOTTEN = "FORGOTTEN"
 """What a table of changes calls a change of a key that was forgotten: its place and time stay, key and row are gone."""
 GUESSES = "dolake.guesses"
 """A property of a table of changes: its columns whose type was only guessed, each with whether it has a value."""
+RESCUED_COLUMNS = "dolake.rescued"
+"""A property of a state: the columns of which values did not fit since it was made, or since they got another type."""
 CLEARED = "dolake.cleared"
 """A property of a table of changes: the position at which the state was last emptied."""
 CLEARING = ("TRUNCATE", "DROP")

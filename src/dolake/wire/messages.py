@@ -73,7 +73,7 @@ class SchemaColumn(Struct, rename="camel", frozen=True, gc=False):
 class Ddl(Struct, rename="camel", frozen=True, gc=False):
     """What a source has done to a table, not to a row of it."""
 
-    action: Literal["truncate", "drop", "rename", "rename_column", "drop_column"]
+    action: Literal["create", "truncate", "drop", "rename", "rename_column", "drop_column"]
     column: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
     to: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
     """The new name of the table or the column."""
@@ -85,6 +85,15 @@ class Ddl(Struct, rename="camel", frozen=True, gc=False):
             raise ValueError(f"{self.action} needs the new name in `to`")
         if self.action == "rename" and self.to is not None and (problem := problem_with_table_name(self.to)):
             raise ValueError(f"the new name {problem}")
+
+
+class AbsentValue(Struct, frozen=True, gc=False):
+    """What is known of a value that its source could not send."""
+
+    size: Count
+    """In bytes."""
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    reason: Annotated[str, Meta(max_length=256)]
 
 
 class EventMetadata(Struct, rename="camel", frozen=True, gc=False):
@@ -99,6 +108,8 @@ class EventMetadata(Struct, rename="camel", frozen=True, gc=False):
     ) = None
     """Only a list means something to us: many sources have a schema of their own here, such as `public`."""
     ddl: Ddl | None = None
+    rescued: dict[Annotated[str, Meta(min_length=1, max_length=1_024)], AbsentValue] | None = None
+    """Columns of `after` (of `before`, for a DELETE) that were left out, because their values are too large."""
 
 
 class _EventHead(Struct, rename="camel", kw_only=True, gc=False):
