@@ -2,11 +2,13 @@
 
 changes.py       Change, Batch, StreamId: the nouns every room shares
 positions.py     Position, and the milestones: sent, received, durable, committed, announced
+backoff.py       how long to wait before the next try
 tables/          what a DoLake table is, as pure rules
 errors.py  settings/  telemetry.py     the error tree; every option; log format and metric names
 crashpoints.py   where tests let a process die
 
-sources/         born        sqlite/: triggers and an outbox in a SQLite file; runner.py sends through client/
+sources/         born        sqlite/: triggers and an outbox in a SQLite file; runner.py sends through client/;
+                             __main__.py is the child process that the server starts
 wire/            spoken      messages.py: the words on the socket; session.py: who may say what, and when
 receiver/        received    endpoint.py: sockets, limits, back-pressure; admission.py: who may write what
 journal/         durable     record.py: bytes of one record; segment.py: one file; embedded.py: a directory of files;
@@ -20,7 +22,7 @@ catalog/         visible     rest.py: Iceberg REST; commit.py: requirements + up
 
 verify/          compares journal, changes, state and key index: folding.py, history.py, journal.py, index.py
 server/          one process: app.py joins the rooms' routes, lifecycle.py starts and stops them,
-                 spark_process.py watches the pipeline
+                 spark_process.py watches the pipeline, sources.py the sources
 client/          the SDK: aio.py (the one implementation), sync.py (wraps it)
 cli/             one file per command
 """

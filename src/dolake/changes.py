@@ -65,3 +65,7 @@ class Batch:
     change_count: int
     tables: tuple[str, ...]
     payload: bytes
+    source_state: bytes = b""
+    """A JSON merge patch onto the state of the stream; empty where the batch has none. Such a batch may have no
+    changes; then its sequences are 0, its payload is empty, and it is known by its number."""
+    idempotency_key: str = ""

@@ -2,7 +2,9 @@
 
 A `Position` counts changes: position 1200 means «the first 1,200 changes of the journal». The first change has
 `_position` 0, a batch of three changes after it covers 1 to 3 and ends at position 4. So an end position is also how
-many changes lie before it, and the difference of two positions is a number of changes: that is what lag is.
+many changes lie before it, and the difference of two positions is a number of changes: that is what lag is. There is
+one exception: a batch without changes, which only carries a state of its source, takes one position too, so that it has
+a place that nothing else has. No change is at that position, as in a gap that a repair left.
 """
 
 from __future__ import annotations

@@ -12,12 +12,15 @@ from dolake.backup.base import UNFINISHED_FILE
 from dolake.backup.manifest import FILE_NAME, Manifest, find_manifest
 from dolake.backup.restore import check_backup, refuse_to_restore, restore
 from dolake.backup.take import take_backup
+from dolake.changes import StreamId
 from dolake.errors import Conflict, Damaged, InvalidInput, NotFound, Unavailable
 from dolake.journal.reader import JournalReader
 from dolake.server.home import Home
 from dolake.settings import DoLakeConfig
 from dolake.storage.local import path_of
 from dolake.verify.moment import opened
+from tests.support.aio import run
+from tests.support.journals import opened as opened_journal
 from tests.support.journals import segments_of
 from tests.verify.lake import HandLake, differing, insert, update
 
@@ -55,6 +58,27 @@ def test_a_lost_home_comes_back_with_all_that_was_durable_and_in_the_tables(lake
     report = lake.verify()
     assert not report.difference_count
     assert report.position == before + 1
+
+
+def test_states_of_sources_come_back_and_are_no_difference(lake: HandLake, tmp_path: Path) -> None:
+    lake.append_state({"place": 1, "gone": 1})
+    lake.publish(insert("99", n=99))
+    lake.append_state({"place": 2, "gone": None})
+    assert not lake.verify().difference_count
+    manifest = back_up(lake, tmp_path / "backup")
+    assert manifest.position == durable(lake.home)
+    lose(lake)
+    restore(tmp_path / "backup", lake.home)
+    lake.open()
+    assert not lake.verify().difference_count
+    lake.publish(insert("100", n=100))
+    assert not lake.verify().difference_count
+
+    async def state() -> bytes:
+        async with opened_journal(lake.home / "journal") as journal:
+            return journal.point(StreamId("shop")).state
+
+    assert run(state()) == b'{"place":2}'
 
 
 def test_no_subscription_in_a_backup_is_ahead_of_its_journal(lake: HandLake, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from dolake.positions import Position
 from dolake.settings import CatalogSettings
 from dolake.storage.s3 import S3Storage
 from tests.support.clock import Clock
-from tests.support.journals import SOURCE, batch_of, fill, keep, opened, sequences_in
+from tests.support.journals import SOURCE, batch_of, fill, keep, opened, sequences_in, state_of
 from tools.s3_server import S3Server
 
 _ORDERS = Name(("default",), "orders")
@@ -100,17 +100,18 @@ async def test_every_durable_change_comes_back_and_streams_go_on_where_they_were
 ) -> None:
     async with machine(tmp_path / "lost", storage) as old:
         last = await fill(old.journal, 2)
+        await keep(old.journal, state_of(last + 1, {"at": last}))
         old.publish(3)
         copy = await old.bring_up_to_now()
-        assert (copy.position, copy.published) == (last, 3)
-        await keep(old.journal, batch_of(last + 1, last + 1, number=last + 1))  # after the copy, and lost
+        assert (copy.position, copy.published) == (last + 1, 3)
+        await keep(old.journal, batch_of(last + 1, last + 1, number=last + 2))  # after the copy, and lost
     new = recovered(storage, tmp_path / "new")
     async with opened(new / "journal") as journal:
-        assert journal.point(SOURCE).sequence == last
+        assert (journal.point(SOURCE).sequence, journal.point(SOURCE).state) == (last, b'{"at":%d}' % last)
         assert journal.oldest <= 3  # what is in tables need not be in the journal
         assert sequences_in(journal.read(journal.oldest)) == list(range(journal.oldest + 1, last + 1))
         await keep(journal, batch_of(last + 1, last + 2, number=1))  # its source sends it again
-        assert journal.durable == last + 2
+        assert journal.durable == last + 3
     with contextlib.closing(SqliteStore(new / DATABASE)) as catalog:
         assert catalog.published().position == 3
         assert catalog.find(_ORDERS, "table").metadata_location.endswith("00003.metadata.json")

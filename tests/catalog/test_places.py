@@ -7,7 +7,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
@@ -20,10 +20,10 @@ from dolake.catalog.documents import Document, Documents
 from dolake.catalog.errors import ManagedTable, NoSuchTable
 from dolake.catalog.sqlite import SqliteStore
 from dolake.catalog.tables import TableCommit, Tables
-from dolake.catalog.tenants import check_paths
+from dolake.catalog.tenants import check_paths, check_places
 from dolake.catalog.views import Views
 from dolake.errors import Forbidden, InvalidInput, NotFound
-from dolake.identity.grants import Grant
+from dolake.identity.grants import EVERYTHING, Grant
 from dolake.storage.local import LocalStorage, path_of
 from tests.catalog.asking import set_properties, table_body, view_body
 
@@ -143,6 +143,39 @@ def test_a_token_of_a_namespace_reads_its_files_in_both_places(shop: Shop) -> No
     for place in ("other/t/data/f.parquet", "~elsewhere/1/data/f.parquet", "shopping/t/f.parquet"):
         with pytest.raises(Forbidden):
             check_paths(storage, grant, [f"{storage.tiers.cold}/{place}"])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "location",
+        "metadata-location",
+        "metadata-file",
+        "manifest-list",
+        "manifests",
+        "statistics-path",
+        "write.metadata.path",
+        "write.data.path",
+        "write.object-storage.path",
+        "write.folder-storage.path",
+    ],
+)
+def test_a_place_of_another_tenant_is_refused_wherever_a_document_names_it(shop: Shop, key: str) -> None:
+    storage, grant = shop.documents.storage, Grant("1", "tenant", namespaces=(SHOP,))
+    own = f"{storage.root}/shop/t/f"
+    refused: list[Any] = [f"{storage.root}/shopping/t/f", f"{storage.root}/f", [own, f"{storage.root}/other/f"], 5, {}]
+    refused = [each for each in refused if each != {}] + ["s3://bucket/shop/t/f", "file://%00", "\0"]
+    around: list[Callable[[Any], Any]] = [
+        lambda value: {key: value},
+        lambda value: [{"updates": [[{"snapshot": {key: value}}]]}],
+    ]
+    for document in around:
+        check_places(storage, grant, document(own))
+        check_places(storage, grant, document([own, own]))
+        for value in refused:
+            check_places(storage, EVERYTHING, document(value))
+            with pytest.raises(Forbidden):
+                check_places(storage, grant, document(value))
 
 
 def test_a_purge_is_not_led_to_others_by_links(shop: Shop, tmp_path: Path) -> None:

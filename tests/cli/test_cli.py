@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dolake.server.home import Home
 from tests.support.aio import run
 from tests.support.command import dolake as dolake_process
 from tests.support.command import invoke
-from tests.support.journals import batch_of, keep, opened, segments_of, sequences_in
+from tests.support.journals import batch_of, keep, opened, segments_of, sequences_in, state_of
 from tests.support.kept import records_of
 from tests.support.server import ServerProcess
 from tests.support.speaker import Speaker, batch, events
@@ -149,6 +150,28 @@ def test_dump_prints_one_line_per_change_when_asked(home: Path) -> None:
     assert lines[4]["after"]["id"] == 5
     assert (lines[4]["operation"], lines[4]["table"], lines[4]["stream"]) == ("INSERT", "users", "source-1")
     assert "rowId" in lines[4]
+
+
+def test_dump_shows_the_states_of_sources(tmp_path: Path) -> None:
+    async def write() -> None:
+        async with opened(tmp_path / "journal") as journal:
+            with_state = replace(batch_of(1, 2), source_state=b'{"at":2}')
+            await keep(journal, with_state, state_of(2, {"at": 3, "gone": None}), batch_of(3, 3, number=3))
+
+    run(write())
+    lines = lines_of(invoke("journal", "dump", "--home", tmp_path).stdout)
+    assert [(line["position"], line["end"], line.get("sourceState")) for line in lines] == [
+        (0, 2, {"at": 2}),
+        (2, 3, {"at": 3, "gone": None}),
+        (3, 4, None),
+    ]
+    lines = lines_of(invoke("journal", "dump", "--home", tmp_path, "--events").stdout)
+    assert [(line["position"], line.get("sequence"), line.get("sourceState")) for line in lines] == [
+        (0, 1, None),
+        (1, 2, None),
+        (2, None, {"at": 3, "gone": None}),
+        (3, 3, None),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dolake.client.pace import BackOff, Pace
+from dolake.backoff import BackOff
+from dolake.client.pace import Pace
 from dolake.wire.messages import AckDetails
 
 

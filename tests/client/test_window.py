@@ -8,8 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dolake.client.window import Batch, Ticket, Window
+from dolake.client.window import Batch, Entry, Ticket, Window
 from dolake.errors import Damaged, DoLakeError, InvalidInput, InvalidSequence, Unavailable
+from dolake.wire.source_state import decode_state, merge
 
 
 class CountedTicket(Ticket):
@@ -182,6 +183,44 @@ def test_a_refusal_for_good_takes_the_rest_of_that_send_and_nothing_else() -> No
     assert (mine.settled_count, other.settled_count, other.error) == (1, 1, None)
 
 
+def test_a_state_ends_its_batch_and_goes_alone_where_it_has_no_change() -> None:
+    window, ticket = window_of()
+    window.put(ticket, [(1, b"{1}"), (2, b"{2}")], b'{"at":2}')
+    window.put(ticket, [(3, b"{3}")])
+    window.put_state(ticket, b'{"at":3}')
+    window.put_state(ticket, b'{"at":4}')
+    batches = [take(window, events_max=10) for _ in range(4)]
+    assert [sequences_of(batch) for batch in batches] == [[1, 2], [3], [0], [0]]
+    assert [batch.entries[-1].state for batch in batches] == [b'{"at":2}', b"", b'{"at":3}', b'{"at":4}']
+    for batch in batches:
+        window.acknowledge(batch)
+    assert (window.state, window.durable_sequence, len(window)) == (b'{"at":4}', 3, 0)
+
+
+def test_a_state_that_was_durable_before_the_connection_broke_is_complete_after_it() -> None:
+    window, ticket = window_of()
+    for number in (1, 2, 3):
+        window.put_state(ticket, b'{"at":%d}' % number)
+    first, second, _ = take(window), take(window), take(window)
+    window.acknowledge(first)
+    window.resume(0, second.number, position=7, state=b'{"at":2}')
+    assert (ticket.durable_count, window.state) == (2, b'{"at":2}')
+    assert take(window).entries[0].state == b'{"at":3}'
+
+
+def test_a_number_that_other_batches_had_before_does_not_make_a_state_durable() -> None:
+    """After an internal error nobody knows what was kept under the numbers up to there."""
+    window, ticket = window_of(1, 2)
+    first, _ = take(window), take(window)
+    window.go_back(first, is_in_doubt=True)
+    window.put_state(ticket, b'{"at":2}')
+    take(window, events_max=10)
+    assert take(window).number == 2
+    window.resume(2, 2, state=b"")
+    assert (window.durable_sequence, window.state) == (2, b"")
+    assert take(window).entries[0].state == b'{"at":2}'
+
+
 def test_the_end_tells_each_ticket_whether_anything_of_it_was_sent() -> None:
     window, sent = window_of(1)
     take(window)
@@ -210,25 +249,37 @@ class ModelServer:
     """Decision 6 in twenty lines: numbers rise by one, sequences are kept once, the same sequence has one content."""
 
     kept: list[tuple[int, bytes]] = field(default_factory=list)
+    """Changes by their sequence; a state without a change has the sequence 0."""
     number_expected: int = 1
+    state: bytes = b""
+    number_last: int = 0
+    """That of the last batch that was written."""
 
     @property
     def last(self) -> int:
-        return self.kept[-1][0] if self.kept else 0
+        return max((sequence for sequence, _ in self.kept), default=0)
 
     def take(self, batch: Batch, verdict: str, culprit: int) -> Answer:
         if batch.number != self.number_expected:
             return Answer(batch, "gap", expected=self.number_expected)
         if verdict != "keep":
             return Answer(batch, verdict, culprit=culprit % len(batch.entries))
-        contents, last = dict(self.kept), self.last
+        contents, last, count = dict(self.kept), self.last, len(self.kept)
         for entry in batch.entries:
-            if entry.sequence > last:
+            if not entry.event:
+                assert len(batch.entries) == 1, "a state without a change goes alone"
+                self.kept.append((0, entry.state))
+            elif entry.sequence > last:
                 self.kept.append((entry.sequence, entry.event))
             else:
                 assert contents[entry.sequence] == entry.event, "a change came under the sequence of another"
+        if len(self.kept) > count:
+            self.number_last = batch.number
+            assert not any(entry.state for entry in batch.entries[:-1]), "a state ends its batch"
+            if state := batch.entries[-1].state:
+                self.state = merge(self.state, state)
         self.number_expected += 1
-        return Answer(batch, "keep", is_duplicate=self.last == last)
+        return Answer(batch, "keep", is_duplicate=len(self.kept) == count)
 
 
 class ClientAndServer(RuleBasedStateMachine):
@@ -258,15 +309,28 @@ class ClientAndServer(RuleBasedStateMachine):
     @rule(ticket=tickets, gap=st.integers(1, 3))
     def put(self, ticket: CountedTicket, gap: int) -> None:
         if not ticket.is_closed and ticket.error is None:
-            sequence = (self.put_order[-1][0] if self.put_order else 0) + gap
+            sequence = max((sequence for sequence, _ in self.put_order), default=0) + gap
             change = (sequence, b"change %d" % len(self.put_order))
             self.put_order.append(change)
             self.changes_of[ticket].append(change)
             self.window.put(ticket, [change])
 
+    @rule(ticket=tickets, is_alone=st.booleans())
+    def put_with_a_state(self, ticket: CountedTicket, is_alone: bool) -> None:
+        if not ticket.is_closed and ticket.error is None:
+            state = b'{"%d":%d}' % (len(self.put_order) % 3, len(self.put_order))
+            sequence = max((sequence for sequence, _ in self.put_order), default=0) + 1
+            change = (0, state) if is_alone else (sequence, b"change with %b" % state)
+            self.put_order.append(change)
+            self.changes_of[ticket].append(change)
+            if is_alone:
+                self.window.put_state(ticket, state)
+            else:
+                self.window.put(ticket, [change], state)
+
     @rule(ticket=tickets, choice=st.integers(0))
     def put_again_what_is_durable(self, ticket: CountedTicket, choice: int) -> None:
-        durable = [change for change in self.server.kept if change[0] <= self.window.durable_sequence]
+        durable = [change for change in self.server.kept if 0 < change[0] <= self.window.durable_sequence]
         if durable and not ticket.is_closed and ticket.error is None:
             change = durable[choice % len(durable)]
             self.changes_of[ticket].append(change)
@@ -321,13 +385,21 @@ class ClientAndServer(RuleBasedStateMachine):
             self.server.take(batch, "keep", 0)
         self.to_server.clear()
         self.to_client.clear()
-        self.server.number_expected = number + 1
-        self.window.resume(self.server.last, number)
+        # Where states without a change are on their way, their number must be the true one; else any number will do.
+        number = self.server.number_last if any(not each.event for each in self._all_entries()) else number
+        self.server.number_expected, self.server.number_last = number + 1, number
+        self.window.resume(self.server.last, number, state=self.server.state)
+        assert self.window.state == self.server.state
 
     @invariant()
     def the_server_keeps_each_change_once_in_the_order_it_was_put(self) -> None:
         order = iter(self.put_order)
         assert all(change in order for change in self.server.kept)
+
+    @invariant()
+    def each_state_is_kept_once(self) -> None:
+        states = [change for change in self.server.kept if not change[0]]
+        assert len(states) == len(set(states))
 
     @invariant()
     def nobody_is_told_twice_or_told_what_is_not_so(self) -> None:
@@ -350,14 +422,15 @@ class ClientAndServer(RuleBasedStateMachine):
         while batch := self.window.take(3, 100):
             self.window.acknowledge(batch, is_duplicate=self.server.take(batch, "keep", 0).is_duplicate)
         assert len(self.window) == 0
+        assert decode_state(self.window.state) == decode_state(self.server.state)
         kept = set(self.server.kept)
         for ticket, changes in self.changes_of.items():
             ticket.close()
             assert ticket.settled_count == 1
             assert ticket.error is not None or set(changes) <= kept
-            assert ticket.error is not None or ticket.receipt().change_count == len(changes)
+            assert ticket.error is not None or ticket.receipt().change_count == sum(bool(each[0]) for each in changes)
 
-    def _all_entries(self) -> list[object]:
+    def _all_entries(self) -> list[Entry]:
         if not hasattr(self, "window"):
             return []
         flight = [entry for batch in self.window._flight for entry in batch.entries]

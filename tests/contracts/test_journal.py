@@ -463,6 +463,24 @@ async def test_the_highest_sequence_outlives_the_changes_themselves(backend: Bac
     assert (answer.change_count, answer.duplicate_count) == (2, 2)
 
 
+@pytest.mark.parametrize("restart", [None, reopen, crash])
+async def test_a_retry_of_changes_that_are_partly_gone_and_partly_kept_is_a_duplicate(
+    backend: Backend, journal: Journal, restart: Restart | None
+) -> None:
+    journal.register("pipeline", START)
+    last = await write_units(backend, journal, 3, 1)
+    backend.clock.move(WINDOW_MS + 1)
+    last = await write_units(backend, journal, 1, last + 1)
+    journal.release("pipeline", last)
+    with pytest.raises(NotFound):
+        list(journal.read(START))
+    journal = await restart(backend, journal) if restart else journal
+    again = batch_of(1, last, pad=last * (backend.unit_bytes // 3))
+    assert (await keep(journal, again))[0].duplicate_count == last
+    with pytest.raises(InvalidSequence):
+        await journal.append(batch_of(1, last, value="changed"))
+
+
 async def test_after_the_window_the_sequence_alone_makes_a_duplicate(backend: Backend, journal: Journal) -> None:
     await keep(journal, batch_of(1, 3))
     backend.clock.move(WINDOW_MS + 1)

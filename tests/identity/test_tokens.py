@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,21 @@ def test_what_is_kept_does_not_have_the_secret_and_is_its_owners_alone(tmp_path:
     TokenBook(tmp_path, Clock())
     for name in ("tokens.json", "tokens.key"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+def test_a_process_of_the_server_has_a_token_that_no_file_has(tmp_path: Path) -> None:
+    book = TokenBook(tmp_path, Clock())
+    text = book.own_token("source app")
+    assert book.own_token("source app") == text
+    grant = book.recognise(text)
+    assert (grant.name, sorted(grant.scopes), book.is_live(grant)) == ("source app", ["ingest", "read"], True)
+    assert not book.is_required, "it is no token that others would need, too"
+    assert not (tmp_path / "tokens.json").exists()
+    made(tmp_path, Clock(), "admin")
+    book.refresh()
+    assert book.is_live(grant)
+    with pytest.raises(Unauthorized):
+        TokenBook(tmp_path, Clock()).recognise(text)
 
 
 def test_a_revoked_token_is_refused_in_the_same_words_as_one_that_never_was(tmp_path: Path) -> None:
@@ -115,6 +131,25 @@ def test_an_access_token_ends_with_its_token_and_never_has_more(tmp_path: Path) 
     book.refresh()
     with pytest.raises(Unauthorized):
         book.recognise(access)
+
+
+def test_what_an_access_token_granted_ends_with_it_and_the_token_goes_on(tmp_path: Path) -> None:
+    """A subscription keeps its grant for as long as it is live."""
+    clock = Clock()
+    text = made(tmp_path, clock, "read", expires_ms=clock() + 2 * HOUR_MS)
+    book = TokenBook(tmp_path, clock)
+    access, _ = book.access(book.recognise(text), HOUR_MS, ("read",))
+    grant = book.recognise(access)
+    assert grant.expires_ms == clock() + HOUR_MS
+    clock.move(HOUR_MS - 1)
+    assert book.is_live(grant)
+    assert book.recognise(access) == grant
+    clock.move(1)
+    assert not book.is_live(grant)
+    with pytest.raises(Unauthorized, match="expired"):
+        book.recognise(access)
+    assert book.is_live(book.recognise(text))
+    assert book.access(book.recognise(text), 9 * HOUR_MS, ("read",))[1] == HOUR_MS
 
 
 @given(st.binary(min_size=1, max_size=200), st.integers(0, 400), st.integers(1, 255))
@@ -198,6 +233,36 @@ def test_a_token_that_is_not_there_cannot_be_revoked_and_a_name_must_be_clear(tm
     made(tmp_path, clock, "read")
     with pytest.raises(InvalidInput, match="2 tokens"):
         TokenFile(tmp_path).revoke("x", clock())
+
+
+def test_a_name_is_clear_where_all_others_that_have_it_are_revoked(tmp_path: Path) -> None:
+    clock, file = Clock(), TokenFile(tmp_path)
+    for _ in range(3):
+        made(tmp_path, clock, "read")
+        file.revoke("x", clock())
+    assert [each.revoked_ms for each in file.read()] == [clock()] * 3
+    with pytest.raises(NotFound):
+        file.revoke("x", clock())
+
+
+def test_tokens_that_are_added_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        texts = list(threads.map(lambda number: made(tmp_path, Clock(), "read", name=str(number)), range(40)))
+    book = TokenBook(tmp_path, Clock())
+    assert [book.recognise(text).name for text in texts] == list(map(str, range(40)))
+
+
+def test_a_key_that_others_can_read_is_its_owners_alone_again_when_it_is_used(tmp_path: Path) -> None:
+    key = TokenFile(tmp_path).key()
+    (tmp_path / "tokens.key").chmod(0o644)
+    assert TokenFile(tmp_path).key() == key
+    assert stat.S_IMODE((tmp_path / "tokens.key").stat().st_mode) == 0o600
+
+
+def test_an_administrator_is_one_of_the_whole_lake() -> None:
+    assert Grant("1", "x").is_administrator
+    assert not Grant("1", "x", namespaces=(("shop",),)).is_administrator
+    assert not Grant("1", "x", frozenset({"write"})).is_administrator
 
 
 def test_failures_of_one_address_wait_longer_and_are_forgotten_after_a_minute() -> None:

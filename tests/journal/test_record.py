@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import google_crc32c
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dolake.changes import Batch, StreamId
+from dolake.errors import Damaged
 from dolake.journal import record
 from dolake.journal.record import HEADER_SIZE, Kind, StreamPoint
+from dolake.wire.binary import pack
+from dolake.wire.columns import ColumnBatch, columns_of
+from dolake.wire.messages import BatchHead, decode_json_batch, encode
 from tests.support.property import examples
+from tests.support.speaker import batch, event
 
 U64_MAX = 2**64 - 1
 sequences = st.integers(1, 2**63 - 1)
@@ -33,10 +42,14 @@ def batches(draw: st.DrawFn) -> Batch:
         change_count=draw(st.integers(1, 2**32 - 1)),
         tables=tuple(draw(st.lists(names, max_size=4))),
         payload=draw(st.binary(max_size=300)),
+        source_state=draw(st.sampled_from([b"", b"{}", b'{"at":1}'])),
+        idempotency_key=draw(names),
     )
 
 
-def encoded(batch: Batch, *, position: int = 7, timestamp: int = 1000, synced: int = 64) -> bytes:
+def encoded(
+    batch: Batch, *, position: int = 7, timestamp: int = 1000, synced: int = 64, form: int = 0, flags: int = 0
+) -> bytes:
     buffers = record.encode(
         Kind.BATCH,
         record.meta_of(batch),
@@ -45,6 +58,8 @@ def encoded(batch: Batch, *, position: int = 7, timestamp: int = 1000, synced: i
         change_count=batch.change_count,
         commit_timestamp_ms=timestamp,
         synced=synced,
+        form=form,
+        flags=flags,
     )
     return b"".join(buffers)
 
@@ -69,6 +84,70 @@ def test_a_record_decodes_to_the_batch_that_was_encoded(
     assert (kept.stream, kept.epoch, kept.number) == (batch.stream, batch.epoch, batch.number)
     assert (kept.sequence_first, kept.sequence_last) == (batch.sequence_first, batch.sequence_last)
     assert (kept.tables, kept.payload, kept.commit_timestamp_ms) == (batch.tables, batch.payload, timestamp)
+    assert (kept.source_state, kept.idempotency_key) == (batch.source_state, batch.idempotency_key)
+
+
+def decoded(data: bytes) -> record.Record:
+    header = record.decode_header(data)
+    assert header is not None
+    return record.decode_batch(header, memoryview(data)[HEADER_SIZE : HEADER_SIZE + header.body_length])
+
+
+@pytest.mark.parametrize("form", [record.Form.JSON, record.Form.COLUMNS])
+def test_a_record_says_the_form_of_its_payload_and_what_its_changes_may_carry(form: record.Form) -> None:
+    flags = record.Flag.DDL | record.Flag.PREVIOUS_KEY
+    kept = decoded(encoded(small_batch(), form=form, flags=flags))
+    assert (kept.form, kept.flags) == (form, flags)
+
+
+def test_of_a_record_of_format_1_everything_may_be_so() -> None:
+    """It has neither a form nor flags, and a shorter meta."""
+    meta = msgspec.msgpack.encode(["shop", "eu", 1, 2, 3, 5, ["users"]])
+    kept = decoded(
+        b"".join(
+            record.encode(Kind.BATCH, meta, b"{}", position=7, change_count=3, commit_timestamp_ms=1000, synced=64)
+        )
+    )
+    assert (kept.form, kept.source_state, kept.idempotency_key) == (record.Form.UNSAID, b"", "")
+    assert all(flag in kept.flags for flag in record.Flag)
+
+
+@pytest.mark.parametrize("form", [record.Form.ARROW, record.Form.FILES, 77])
+def test_a_payload_in_a_form_of_a_later_release_is_refused_in_words(form: int) -> None:
+    with pytest.raises(Damaged, match=f"position 7 has payload form {int(form)}, which this release does not read"):
+        decoded(encoded(small_batch(), form=form))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "flags"),
+    [
+        ({"transactionId": 7}, record.Flag.TRANSACTION),
+        ({"ddl": {"action": "truncate"}}, record.Flag.DDL),
+        ({"unchanged": ["a"], "previousRowId": "6"}, record.Flag.UNCHANGED | record.Flag.PREVIOUS_KEY),
+        ({"other": 1}, record.Flag(0)),
+    ],
+)
+@pytest.mark.parametrize("is_columns", [False, True])
+def test_flags_are_found_in_both_forms_of_a_batch(
+    metadata: dict[str, object], flags: record.Flag, is_columns: bool
+) -> None:
+    message = decode_json_batch(json.dumps(batch(1, [event(1, metadata=metadata), event(2)])).encode())
+    head = {name: getattr(message, name) for name in BatchHead.__struct_fields__}
+    payload = pack(ColumnBatch(events=columns_of(message.events), **head)) if is_columns else encode(message)
+    assert record.flags_of(payload) == flags
+    assert record.form_of(payload) is (record.Form.COLUMNS if is_columns else record.Form.JSON)
+
+
+def test_a_name_that_may_be_written_with_escapes_may_be_any() -> None:
+    assert all(flag in record.flags_of(b'{"events":[{"metadata":{"\\u0064dl":{}}}]}') for flag in record.Flag)
+
+
+@pytest.mark.parametrize(("change_count", "end"), [(0, 8), (1, 8), (3, 10)])
+def test_a_batch_without_changes_takes_one_position(change_count: int, end: int) -> None:
+    data = encoded(replace(small_batch(b""), change_count=change_count, source_state=b"{}"))
+    header = record.decode_header(data)
+    assert header is not None
+    assert (header.end, decoded(data).end, decoded(data).change_count) == (end, end, change_count)
 
 
 @settings(max_examples=examples(100))

@@ -306,6 +306,20 @@ async def test_a_sealed_segment_that_is_cut_short_is_damage(tmp_path: Path, miss
         await read_again(tmp_path)
 
 
+async def test_a_record_that_is_missing_between_two_others_is_damage(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        await keep(journal, batch_of(1, 1))
+        start = mark_of(tmp_path).offset
+        await keep(journal, batch_of(2, 2))
+        end = mark_of(tmp_path).offset
+        await keep(journal, batch_of(3, 3))
+    (path,) = segments_of(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data[:start] + data[end:])
+    with pytest.raises(Damaged, match=rf"at byte {start}: a record says position 2 where 1 follows"):
+        await read_again(tmp_path)
+
+
 async def test_reserved_space_behind_a_sealed_segment_is_no_damage(tmp_path: Path) -> None:
     """Cutting it off is not synced, so a power failure may bring it back."""
     kept = await write_journal(tmp_path, 3)
@@ -402,6 +416,21 @@ async def test_what_is_kept_beyond_the_mark_is_written_and_synced_again_before_i
     written = [(first, last) for what, first, last in disk.done if what == "write"]
     assert written == [(start, end)]
     assert ("sync", 0, 0) in disk.done[disk.done.index(("write", start, end)) :]
+
+
+async def test_all_of_the_last_segment_is_written_again_where_the_mark_is_from_an_earlier_one(tmp_path: Path) -> None:
+    """After a power failure the mark may be older: then its place in the file before says nothing about this one."""
+    async with opened(tmp_path / "live") as journal:
+        last = await fill(journal, 1)
+        first = copy_files(tmp_path / "live", tmp_path / "first")
+        await fill(journal, 1, first=last + 1)
+        image = copy_files(tmp_path / "live", tmp_path / "image")
+    (image / FILE_NAME).write_bytes((first / FILE_NAME).read_bytes())
+    disk = RecordingDisk()
+    async with opened(image, disk=disk) as journal:
+        end = mark_of(image).offset
+        assert journal.segment_count == 3
+    assert ("write", HEADER_SIZE, end) in disk.done
 
 
 async def test_a_journal_that_cannot_be_synced_does_not_open(tmp_path: Path) -> None:

@@ -413,10 +413,10 @@ async def test_files_of_a_newer_format_are_not_touched(tmp_path: Path) -> None:
     await build(tmp_path, 2)
     path = segments_of(tmp_path)[0]
     data = bytearray(path.read_bytes())
-    data[8] = 2
+    data[8] = 3
     path.write_bytes(bytes(data))
     for look in (lambda: check_journal(tmp_path), lambda: repair(tmp_path)):
-        with pytest.raises(Damaged, match="format 2"):
+        with pytest.raises(Damaged, match="format 3"):
             look()
     assert path.read_bytes() == bytes(data)
 

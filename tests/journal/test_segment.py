@@ -67,8 +67,8 @@ def test_a_file_too_short_for_a_header_is_refused(tmp_path: Path, size: int) -> 
 
 def test_a_newer_format_is_refused_with_its_number(tmp_path: Path) -> None:
     data = bytearray(HEAD.encode())
-    data[8:12] = (2).to_bytes(4, "little")
-    with segment_file(tmp_path, bytes(data)) as (path, descriptor), pytest.raises(Damaged, match="format 2") as refusal:
+    data[8:12] = (3).to_bytes(4, "little")
+    with segment_file(tmp_path, bytes(data)) as (path, descriptor), pytest.raises(Damaged, match="format 3") as refusal:
         segment.read_header(descriptor, path)
     assert "release" in refusal.value.hint
 

@@ -385,6 +385,21 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_and_nothing_synced_ag
     assert disk.sync_count == count, "closing does not sync either"
 
 
+async def test_nothing_is_acknowledged_before_the_operating_system_has_synced_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real disk: only a call that fails shows that there is one, because a killed process loses nothing anyway."""
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async with opened(tmp_path, disk=Disk()) as journal:
+        await keep(journal, batch_of(1, 1))
+        monkeypatch.setattr(os, "fdatasync", fail)
+        assert isinstance(await refusal_of(journal.append(batch_of(2, 2))), OutcomeUnknown)
+        assert mark_of(tmp_path).position == 1
+
+
 async def test_everything_that_waits_behind_a_failed_sync_is_refused(tmp_path: Path) -> None:
     disk = GatedDisk()
     async with opened(tmp_path, disk=disk) as journal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.settings import JournalSettings
 from tests.support import speaker
 from tests.support.clock import Clock
-from tests.support.journals import keep, opened
+from tests.support.journals import keep, opened, state_of
 from tests.support.property import examples
 
 LIMITS = Limits(events_max=1_000, bytes_max=1 << 20, transaction_wait_max_ms=10_000, transaction_bytes_max=1 << 20)
-A, B = StreamId("a"), StreamId("b")
+A, B, C, D = map(StreamId, "abcd")
 TRUNCATE = "truncate"
 """Instead of a transaction: the table itself is changed."""
 
@@ -62,6 +63,23 @@ async def test_a_cut_ends_with_the_batch_that_reaches_its_limit(tmp_path: Path) 
     assert (rest.start, rest.end) == (30, 50)
 
 
+async def test_a_cut_passes_states_without_changes_and_one_of_them_alone_has_nothing_to_write(tmp_path: Path) -> None:
+    batches = [state_of(1, {}, stream=A), batch_of(A, 2, 1, [None] * 2), state_of(3, {}, stream=A)]
+    cut = await cut_of(tmp_path, batches)
+    assert (cut.start, cut.end, len(cut.slices)) == (0, 3, 1)
+    rest = await cut_of(tmp_path, [], start=3, place=cut.next_place)
+    assert (rest.start, rest.end, rest.slices) == (3, 4, ())
+    assert await cut_of(tmp_path, [], start=0) == cut
+
+
+async def test_a_state_does_not_end_the_transaction_that_its_stream_is_in(tmp_path: Path) -> None:
+    batches = [batch_of(A, 1, 1, [None, "t1"]), state_of(2, {}, stream=A)]
+    cut = await cut_of(tmp_path, batches)
+    assert (cut.start, cut.end) == (0, 1)
+    more = await cut_of(tmp_path, [batch_of(A, 3, 3, ["t1"], end=True)], start=1)
+    assert (more.start, more.end) == (1, 4)
+
+
 async def test_an_open_transaction_waits_and_so_does_what_follows_it(tmp_path: Path) -> None:
     batches = [batch_of(A, 1, 1, [None, None, "t1", "t1"]), batch_of(B, 1, 1, [None] * 3)]
     cut = await cut_of(tmp_path, batches)
@@ -81,10 +99,61 @@ async def test_a_transaction_is_complete_at_its_end_at_the_next_one_and_at_a_cha
     assert followed.end == 2
     plain = await cut_of(tmp_path / "plain", [batch_of(A, 1, 1, ["t1"]), batch_of(A, 2, 2, [None])])
     assert plain.end == 2
+    beside = await cut_of(tmp_path / "beside", [batch_of(A, 1, 1, ["t1", None])])
+    assert beside.end == 2
 
 
 async def test_a_transaction_of_one_stream_is_not_ended_by_another_stream(tmp_path: Path) -> None:
     cut = await cut_of(tmp_path, [batch_of(A, 1, 1, [None, "t1"]), batch_of(B, 1, 1, ["t1"], end=True)])
+    assert cut.end == 1
+
+
+async def test_a_transaction_is_found_also_where_its_name_is_written_with_an_escape(tmp_path: Path) -> None:
+    plain = batch_of(A, 1, 1, [None, "t1"])
+    escaped = replace(plain, payload=plain.payload.replace(b"transactionId", rb"transaction\u0049d"))
+    assert escaped.payload != plain.payload
+    cut = await cut_of(tmp_path, [escaped])
+    assert cut.end == 1
+
+
+async def test_a_cut_goes_back_over_every_transaction_that_crosses_its_end(tmp_path: Path) -> None:
+    """It ends before an open transaction, so before one that crosses this place, so before one that crosses that."""
+    batches = [
+        batch_of(A, 1, 1, ["t1"]),
+        batch_of(B, 1, 1, ["t1"]),
+        batch_of(A, 2, 2, ["t1"], end=True),
+        batch_of(C, 1, 1, ["t1"]),
+        batch_of(B, 2, 2, ["t1"], end=True),
+    ]
+    cut = await cut_of(tmp_path, [batch_of(D, 1, 1, [None]), *batches])
+    assert cut.end == 1
+
+
+async def test_a_cut_up_to_the_last_change_of_a_transaction_ends_before_its_first(tmp_path: Path) -> None:
+    async with opened(tmp_path, settings=JournalSettings()) as journal:
+        await keep(journal, batch_of(A, 1, 1, [None, "t1", "t1"], end=True))
+    with JournalReader(tmp_path) as reader:
+        assert next_cut(reader, 0, 2, LIMITS).end == 1
+
+
+async def test_the_oldest_open_transaction_says_how_long_a_publish_waits(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock=clock, settings=JournalSettings()) as journal:
+        await keep(journal, batch_of(A, 1, 1, ["t1"]))
+        began_ms = clock.now_ms
+        clock.move(LIMITS.transaction_wait_max_ms)
+        await keep(journal, batch_of(B, 1, 1, ["t1"]))
+    with JournalReader(tmp_path) as reader:
+        waiting = next_cut(reader, 0, reader.durable(), LIMITS, now_ms=clock.now_ms - 1)
+        overdue = next_cut(reader, 0, reader.durable(), LIMITS, now_ms=clock.now_ms)
+    assert (waiting.end, waiting.waiting_since_ms) == (0, began_ms)
+    assert overdue.end == 2
+
+
+async def test_a_transaction_that_waited_for_long_is_whole_where_its_end_lies_behind_a_full_cut(tmp_path: Path) -> None:
+    batches = [batch_of(A, 1, 1, [None, "t1"]), batch_of(A, 2, 3, ["t1"], end=True)]
+    few = Limits(2, 1 << 20, 10_000, 1 << 20)
+    cut = await cut_of(tmp_path, batches, limits=few, now_ms=10**15)
     assert cut.end == 1
 
 
@@ -117,6 +186,41 @@ async def test_a_change_of_the_table_parts_a_transaction_of_another_stream_in_tw
             cut = next_cut(reader, cut.end, 8, Limits(1, 1 << 20, 10**15, 1 << 30), place=cut.next_place)
             ends.append(cut.end)
     assert ends == [2, 3, 4, 8]
+
+
+async def test_changes_behind_a_change_of_the_table_in_the_same_batch_are_published_too(tmp_path: Path) -> None:
+    cut = await cut_of(tmp_path, [batch_of(A, 1, 1, [None, TRUNCATE, None, None])])
+    ends = [cut.end]
+    with JournalReader(tmp_path) as reader:
+        for _ in range(2):
+            cut = next_cut(reader, cut.end, 4, LIMITS, place=cut.next_place)
+            ends.append(cut.end)
+    assert ends == [1, 2, 4]
+
+
+async def test_a_change_of_the_table_inside_a_transaction_of_its_own_stream_parts_it_there(tmp_path: Path) -> None:
+    batch = batch_of(A, 1, 1, ["t1", TRUNCATE, "t1"], end=True)
+    ddl = b'"metadata":{"ddl"'
+    cut = await cut_of(
+        tmp_path, [replace(batch, payload=batch.payload.replace(ddl, b'"metadata":{"transactionId":"t1","ddl"'))]
+    )
+    ends = [cut.end]
+    with JournalReader(tmp_path) as reader:
+        for _ in range(2):
+            cut = next_cut(reader, cut.end, 3, LIMITS, place=cut.next_place)
+            ends.append(cut.end)
+    assert ends == [1, 2, 3]
+
+
+async def test_one_task_reads_a_cut_in_which_a_change_builds_on_an_earlier_one(tmp_path: Path) -> None:
+    """Columns that a change leaves out are those of the change before it, which another task may have read."""
+    batches = [batch_of(A, number, number * 1_000, [None] * 1_000) for number in range(1, 41)]
+    *_, last = batches
+    batches[-1] = replace(
+        last, payload=last.payload.replace(b'"rowId"', b'"metadata":{"unchanged":["note"]},"rowId"', 1)
+    )
+    cut = await cut_of(tmp_path, batches, limits=Limits(100_000, 1 << 30, 0, 1 << 30), parallel=8)
+    assert [(part.start, part.end) for part in cut.slices] == [(0, 40_000)]
 
 
 async def test_slices_cover_the_cut_without_gap_or_overlap(tmp_path: Path) -> None:

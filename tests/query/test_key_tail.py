@@ -52,6 +52,8 @@ def test_a_key_has_all_its_changes_newest_first_however_the_tail_is_read(tmp_pat
     start = 0
     for _ in range(60):
         lake.append(*(_random_change(chance) for _ in range(chance.randrange(1, 400))))
+        if chance.random() < 0.3:
+            lake.append_state({"at": chance.random()})
         end = tail.durable()
         if chance.random() < 0.3:
             tail.follow(start, end)

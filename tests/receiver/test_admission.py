@@ -232,6 +232,15 @@ def test_a_name_is_held_until_the_last_batch_that_brought_it_is_refused() -> Non
     admit(registry, "SHOP.TAB")
 
 
+def test_a_namespace_that_another_table_has_stays_known_when_a_batch_is_not_kept() -> None:
+    registry = TableRegistry(["shop.users"], 10)
+    message = decoded("shop.orders")
+    registry.release(registry.check(check_events(message), message))
+    with pytest.raises(MessageValidationError, match="differs only in case"):
+        admit(registry, "Shop.orders")
+    admit(registry, "shop.orders")
+
+
 # --- sources ---------------------------------------------------------------------------------------------------------
 
 

@@ -225,6 +225,15 @@ def test_a_connection_that_is_replaced_does_not_keep_its_successor_out(clock: Cl
     assert not limiter.admit_source("third", "shop").allowed, "the old one's end must not free the new one's place"
 
 
+def test_a_connection_counts_for_one_source_at_a_time(clock: Clock) -> None:
+    limiter = limiter_of(clock, max_connections_per_source=1)
+    limiter.admit_connection("moves", HERE)
+    limiter.admit_connection("comes", HERE)
+    assert limiter.admit_source("moves", "shop").allowed
+    assert limiter.admit_source("moves", "bank").allowed
+    assert limiter.admit_source("comes", "shop").allowed
+
+
 # --- requests --------------------------------------------------------------------------------------------------------
 
 

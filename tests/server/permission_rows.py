@@ -45,6 +45,11 @@ POST /v1/tables/{namespace}/{table}/rows             401      403 409 409 409   
 POST /v1/tables/{namespace}/{table}/rollback         401      403 403 400 400           403 404 404              403 400 400
 POST /v1/tables/{namespace}/{table}/forget           401      403 403 403 409           403 403 404              403 403 409
 GET /v1/freshness                                    401      403 200 200 200           -   -   -                200 200 200
+GET /v1/sources                                      401      403 200 200 200           -   -   -                200 200 200
+POST /v1/sources                                     401      403 403 403 403           -   -   -                403 403 400
+POST /v1/sources/{source}/pause                      401      403 403 403 403           -   -   -                403 403 404
+POST /v1/sources/{source}/resume                     401      403 403 403 403           -   -   -                403 403 404
+DELETE /v1/sources/{source}                          401      403 403 403 403           -   -   -                403 403 404
 GET /v1/quarantine                                   401      403 200 200 200           -   -   -                200 200 200
 GET /v1/quarantine/{namespace}/{table}               401      403 409 409 409           404 404 404              409 409 409
 POST /v1/quarantine/{namespace}/{table}/replay       401      403 403 409 409           403 404 404              403 409 409

@@ -49,6 +49,16 @@ def test_age_and_interval_are_upper_bounds() -> None:
     assert due(1, freshness_target_ms=10**6, flush_interval_ms=10**6) == NOW_MS + 60_000
 
 
+def test_states_alone_are_published_like_changes_so_that_no_position_is_waited_for_in_vain() -> None:
+    tail = Tail()
+    tail.add(1, 1, 10, NOW_MS, change_count=0)
+    assert (tail.change_count, tail.is_behind) == (0, True)
+    due_ms = publish_due_ms(tail, SETTINGS, now_ms=NOW_MS, last_ms=None, typical_ms=500, is_wanted=False)
+    assert due_ms == NOW_MS + 1_500
+    tail.commit(1)
+    assert publish_due_ms(tail, SETTINGS, now_ms=NOW_MS, last_ms=None, typical_ms=500, is_wanted=True) is None
+
+
 def test_the_pace_follows_what_publishes_take() -> None:
     pace = Pace(500)
     for _ in range(50):

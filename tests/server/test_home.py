@@ -14,8 +14,10 @@ import pytest
 from dolake.catalog.base import Name
 from dolake.catalog.sqlite import SqliteStore
 from dolake.errors import Damaged
+from dolake.journal import segment
 from dolake.server.home import FORMAT_FILE, FORMAT_VERSION, Home
 from tests.support.homes import FOLDER, unpack
+from tests.support.journals import segments_of
 from tests.support.lake import running_lake
 from tests.support.speaker import Speaker, batch, events
 
@@ -29,8 +31,7 @@ def test_there_are_homes_of_earlier_days_to_open() -> None:
 @pytest.mark.parametrize("name", KEPT)
 async def test_a_home_of_an_earlier_day_opens_with_everything_in_it_and_goes_on(name: str, tmp_path: Path) -> None:
     unpack(name, tmp_path)
-
-    assert not (tmp_path / FORMAT_FILE).exists(), "they are of the time before it"
+    assert format_of(tmp_path) in (None, 1)
     async with running_lake(tmp_path) as (lake, url):
         assert lake.journal.durable == 11
         assert await lake.catalog.run(lake.catalog.store.namespace_properties, ("shop",)) == {"owner": "Ada"}
@@ -41,10 +42,34 @@ async def test_a_home_of_an_earlier_day_opens_with_everything_in_it_and_goes_on(
             assert (shop["lastDurableSequence"], shop["sourceEpoch"]) == (9, 0)
             ack = await speaker.ask(batch(3, events(10, 10), source="shop"))
             assert (ack["status"], ack["details"]["position"]) == ("buffered", 12)
+            assert shop["sourceState"] == {}
+            ack = await speaker.ask(batch(4, [], source="shop", sourceState={"at": 10}))
+            assert (ack["status"], ack["details"]["position"]) == ("buffered", 13)
         async with Speaker(url) as speaker:
             restored = await speaker.ask({"type": "connect", "sourceDoId": "restored", "protocolVersion": 1})
             assert (restored["lastDurableSequence"], restored["sourceEpoch"]) == (2, 3)
-    assert (tmp_path / FORMAT_FILE).exists()
+        records = list(lake.journal.read(0))
+        assert [each.position for each in records][-1] == 11
+        async with Speaker(url) as speaker:
+            shop = await speaker.ask({"type": "connect", "sourceDoId": "shop", "protocolVersion": 1})
+            assert (shop["lastBatchNumber"], shop["sourceState"]) == (4, {"at": 10})
+    assert format_of(tmp_path) == FORMAT_VERSION
+    assert all(path.read_bytes()[8] == segment.FORMAT_VERSION for path in segments_of(tmp_path / "journal"))
+
+
+def format_of(home: Path) -> int | None:
+    file = home / FORMAT_FILE
+    return json.loads(file.read_bytes())["version"] if file.exists() else None
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_home_of_format_1_is_raised_before_anything_else_is_written_to_it(name: str, tmp_path: Path) -> None:
+    unpack(name, tmp_path)
+    segments = {path: path.read_bytes() for path in segments_of(tmp_path / "journal")}
+    with Home(tmp_path):
+        assert format_of(tmp_path) == FORMAT_VERSION
+        assert {path: path.read_bytes() for path in segments} == segments
+    assert [data[8] for data in segments.values()] == [1]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -77,8 +102,8 @@ def test_a_home_says_which_format_it_has_from_its_first_start_on(tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"version": 99, "writtenBy": "9.9.9"}', "home format 99, written by DoLake 9.9.9; this release reads 1"),
-        ('{"version": 0}', "home format 0; this release reads 1"),
+        ('{"version": 99, "writtenBy": "9.9.9"}', "home format 99, written by DoLake 9.9.9; this release reads 1 to 2"),
+        ('{"version": 0}', "home format 0; this release reads 1 to 2"),
         ("{", "cannot be read"),
     ],
 )

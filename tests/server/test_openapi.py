@@ -11,7 +11,17 @@ import pytest
 from dolake.catalog import rest
 from dolake.query import rest as query_rest
 from dolake.query import rows_rest
-from dolake.server import compaction, forgetting, freshness, oauth, operations, quarantine_rest, tables, tiers
+from dolake.server import (
+    compaction,
+    forgetting,
+    freshness,
+    oauth,
+    operations,
+    quarantine_rest,
+    sources_rest,
+    tables,
+    tiers,
+)
 from dolake.server.openapi import openapi_document
 from dolake.subscriptions import endpoint as subscriptions
 from tests.support.server import ServerProcess
@@ -25,6 +35,7 @@ OURS = [
     *forgetting.ROUTES,
     *freshness.ROUTES,
     *quarantine_rest.ROUTES,
+    *sources_rest.ROUTES,
     *query_rest.ROUTES,
     *rows_rest.ROUTES,
     *subscriptions.ROUTES,
@@ -115,7 +126,9 @@ def test_every_change_says_what_its_body_holds_unless_it_takes_none(document: di
         if method in ("post", "patch") and "requestBody" not in operation
     }
     table = "/v1/namespaces/{namespace}/tables/{table}"
-    assert bare == {"/flush", "/v1/compaction/auto", f"{table}/unregister", f"{table}/adopt"}
+    source = "/v1/sources/{source}"
+    of_tables = {f"{table}/unregister", f"{table}/adopt"}
+    assert bare == {"/flush", "/v1/compaction/auto", f"{source}/pause", f"{source}/resume"} | of_tables
 
 
 def test_a_body_without_its_required_fields_is_refused_as_the_document_says(

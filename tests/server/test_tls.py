@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -29,7 +30,8 @@ from tests.support.certificates import (
     TLS_SETTINGS,
     write_certificate,
 )
-from tests.support.server import ServerProcess
+from tests.support.command import invoke
+from tests.support.server import ServerProcess, wait_for
 
 CHANGE = {"table": "users", "operation": "INSERT", "rowId": "1", "after": {"id": 1}}
 
@@ -79,6 +81,18 @@ def test_the_command_line_knows_its_own_server_and_others_by_their_authority(ser
     assert refused.returncode == 1
     assert "not trusted" in refused.stderr
     assert tables("--url", server.url, DOLAKE_CA_FILE=str(server.home / "ca.pem")).returncode == 0
+
+
+def test_a_source_of_the_server_reaches_it_without_its_certificate(server: ServerProcess, tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "app.db").execute("CREATE TABLE t (id INTEGER PRIMARY KEY)").connection.close()
+    assert "is followed as app" in invoke("sources", "add", tmp_path / "app.db", "--home", server.home).output
+
+    def is_following() -> bool:
+        (source,) = json.loads(invoke("sources", "--json", "--home", server.home).output)["sources"]
+        return bool(source["state"] == "following")
+
+    wait_for(is_following, "the source is connected")
+    assert "is removed" in invoke("sources", "remove", "app", "--home", server.home).output
 
 
 def test_old_tls_and_plain_http_are_refused(server: ServerProcess) -> None:

@@ -78,6 +78,11 @@ def batch_with(
     )
 
 
+def state_of(number: int, patch: dict[str, object], *, stream: StreamId = SOURCE, epoch: int = 0) -> Batch:
+    """A batch without changes, with a merge patch onto the source's state."""
+    return Batch(stream, epoch, number, 0, 0, 0, (), b"", json.dumps(patch).encode())
+
+
 def seen_in(records: Iterable[Record]) -> list[Seen]:
     """Every change of these records, in order; checks that each record says the truth about its payload."""
     seen = []

@@ -14,7 +14,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "dolake"
 MODULES = sorted(SOURCE.rglob("*.py"))
-NOUNS = ("dolake.changes", "dolake.positions", "dolake.errors", "dolake.tables")
+NOUNS = ("dolake.changes", "dolake.positions", "dolake.errors", "dolake.backoff", "dolake.tables")
 
 
 def modules_loaded_by(statement: str) -> set[str]:

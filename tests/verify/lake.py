@@ -106,8 +106,14 @@ class HandLake:
         payload = json.dumps(speaker.batch(number, events, source=source)).encode()
         names = tuple(sorted({event["table"] for event in events}))
         first, last = events[0]["sequence"], events[-1]["sequence"]
-        batch = Batch(StreamId(source), epoch, number, first, last, len(events), names, payload)
+        self._keep(Batch(StreamId(source), epoch, number, first, last, len(events), names, payload))
 
+    def append_state(self, state: Json, source: str = "shop") -> None:
+        """A state of this source without a change."""
+        patch = json.dumps(state).encode()
+        self._keep(Batch(StreamId(source), 0, next(self._numbers), 0, 0, 0, (), b"", patch))
+
+    def _keep(self, batch: Batch) -> None:
         async def write() -> None:
             async with opened(self.journal, settings=JOURNAL, clock=lambda: next(self._clock)) as journal:
                 await keep(journal, batch)

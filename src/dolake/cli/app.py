@@ -27,6 +27,7 @@ from dolake.cli import (
     serve,
     shell,
     source,
+    sources,
     tables,
     tail,
     tiers,
@@ -87,6 +88,7 @@ app.command("restore")(backup.restore)
 app.command("recover")(recover.recover)
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(source.app, name="source")
+app.add_typer(sources.app, name="sources")
 app.add_typer(tail.app, name="subscriptions")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(tiers.app, name="tiers")

@@ -65,6 +65,10 @@ class Server:
         asking = self._http.ask(method, path, dict[str, Any], body, silence_max_s=_ASK_TIME_MAX_S)
         return asyncio.run(asking)
 
+    def delete(self, path: str) -> None:
+        """For routes whose answer has no content."""
+        asyncio.run(self._http.ask_bytes("DELETE", path, silence_max_s=_ASK_TIME_MAX_S))
+
 
 def _where(table: str | None) -> dict[str, str]:
     if table is None:

@@ -35,7 +35,7 @@ def dump(
     """Print durable batches as JSON lines. Safe beside a running server."""
     with JournalReader(home / "journal") as reader:
         begin = reader.oldest() if start is None else start
-        records = reader.follow(begin) if follow else reader.read(begin, end)
+        records = reader.follow(begin, with_states=True) if follow else reader.read(begin, end, with_states=True)
         try:
             for record in records:
                 if end is not None and record.position >= end:
@@ -86,6 +86,9 @@ def _journal_of(home: Path) -> Path:
 
 
 def _lines(record: Record, *, with_events: bool) -> list[str]:
+    if with_events and not record.change_count:
+        state = {"position": record.position, "stream": str(record.stream)}
+        return [msgspec.json.encode(state | {"sourceState": msgspec.Raw(record.source_state)}).decode()]
     if with_events:
         events = decode_raw_batch(record.payload).events
         heads = [{"position": record.position + index, "stream": str(record.stream)} for index in range(len(events))]
@@ -93,7 +96,7 @@ def _lines(record: Record, *, with_events: bool) -> list[str]:
             msgspec.json.encode(head | msgspec.to_builtins(event, builtin_types=(msgspec.Raw,))).decode()
             for head, event in zip(heads, events, strict=True)
         ]
-    line = {
+    line: dict[str, object] = {
         "position": record.position,
         "end": record.end,
         "stream": str(record.stream),
@@ -105,4 +108,6 @@ def _lines(record: Record, *, with_events: bool) -> list[str]:
         "commitTimestamp": record.commit_timestamp_ms,
         "bytes": len(record.payload),
     }
+    if record.source_state:
+        line["sourceState"] = msgspec.Raw(record.source_state)
     return [msgspec.json.encode(line).decode()]

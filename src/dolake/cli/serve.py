@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from dolake.server import lifecycle
-from dolake.settings import SettingsStore, load_settings
+from dolake.settings import SettingsStore, SourceSettings, followed_source, load_settings
 from dolake.telemetry import start_logging
 
 HomeOption = Annotated[
@@ -32,6 +32,10 @@ def serve(
     config: Annotated[
         Path | None, typer.Option("--config", envvar="DOLAKE_CONFIG", help="Settings file; HOME/dolake.toml otherwise.")
     ] = None,
+    follow: Annotated[
+        list[Path] | None,
+        typer.Option("--follow", help="A SQLite file to follow; give it again for more.", metavar="FILE"),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json.")] = None,
 ) -> None:
@@ -47,11 +51,19 @@ def serve(
     start_logging(server.log_level, server.log_format)
     console = Console(stderr=True, highlight=False)
 
+    followed: list[SourceSettings] = []
+    for path in dict.fromkeys(follow or ()):
+        followed.append(followed_source(path, [*settings.sources, *followed]))
+
     def say_ready(url: str) -> None:
         if console.is_terminal:
             console.print(f"DoLake is ready at [bold]{url}[/bold] (Ctrl-C stops it)")
 
-    run_loop(lifecycle.serve(home, settings, say_ready))
+    def say(text: str) -> None:
+        if console.is_terminal:
+            console.print(text, markup=False, soft_wrap=True)
+
+    run_loop(lifecycle.serve(home, settings, say_ready, followed=tuple(followed), say=say))
 
 
 def open_settings(home: Path, config: Path | None, flags: dict[str, Any]) -> SettingsStore:

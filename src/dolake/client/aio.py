@@ -14,16 +14,16 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from dolake import errors
-from dolake.changes import StreamId
+from dolake.changes import Change, StreamId
 from dolake.client.conversation import Conversation, PersistedCallback, Waits
 from dolake.client.http import Http
-from dolake.client.outgoing import PIECE_EVENTS, ChangeLike, encode_piece, pieces
+from dolake.client.outgoing import PIECE_EVENTS, Body, ChangeLike, encode_piece, pieces
 from dolake.client.pace import Pace
 from dolake.client.reading import Reading
 from dolake.client.transport import Address, Transport, trust_of
@@ -31,6 +31,7 @@ from dolake.client.window import Receipt, Ticket, Window
 from dolake.client.words import Words
 from dolake.positions import Position
 from dolake.wire.messages import FlushReason
+from dolake.wire.source_state import decode_state, encode_patch
 
 NAME_LENGTH_MAX = 256
 
@@ -143,34 +144,56 @@ class LakeClient(Reading):
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    async def send(self, changes: ChangeLike | Iterable[ChangeLike] | AsyncIterable[ChangeLike]) -> Receipt:
+    async def send(
+        self,
+        changes: ChangeLike | Iterable[ChangeLike] | AsyncIterable[ChangeLike],
+        *,
+        source_state: Mapping[str, Any] | None = None,
+    ) -> Receipt:
         """Send one change or many, and return once ALL of them are durable.
 
         A list or tuple is checked as a whole before any of it is sent, and stays together. Other iterables, also
         asynchronous ones, may be endless: they are checked and sent as they come. When this call is cancelled, what
         it has queued still goes out, and drain() waits for it.
+
+        source_state: a JSON merge patch (RFC 7386) onto the state that the server keeps for this source. It becomes
+            durable together with the last change of a list or tuple, and right after the last one of any other
+            iterable; without changes, alone.
         """
-        sending = self.begin()
+        sending = self.begin(source_state)
         try:
             if isinstance(changes, AsyncIterable):
                 async for change in changes:
                     await sending.add((change,))
             else:
                 for piece in pieces(changes):
-                    await sending.add(piece)
+                    await sending.add(piece, is_all=isinstance(changes, Change | Mapping | list | tuple))
             return await sending.finish()
         finally:
             sending.abandon()
 
-    async def put(self, change: ChangeLike) -> None:
+    async def send_state(self, source_state: Mapping[str, Any]) -> Receipt:
+        """Send a JSON merge patch onto the state of this source, and return once it is durable."""
+        return await self.send((), source_state=source_state)
+
+    async def put(self, change: ChangeLike, *, source_state: Mapping[str, Any] | None = None) -> None:
         """Queue one change; waits only for room in the queue. drain() tells when it is durable.
 
         When a change that was put earlier has failed since, this raises its error, and this change is not queued.
+        source_state: a merge patch that becomes durable together with this change.
         """
         self._check_open()
         bodies = encode_piece((change,), event_bytes_max=self._conversation.event_bytes_max)
+        await self._put(bodies, b"" if source_state is None else encode_patch(source_state))
+
+    async def put_state(self, source_state: Mapping[str, Any]) -> None:
+        """Queue a merge patch onto the state of this source, without a change. drain() tells when it is durable."""
+        self._check_open()
+        await self._put([], encode_patch(source_state))
+
+    async def _put(self, bodies: Sequence[Body], state: bytes) -> None:
         try:
-            await self._conversation.add(bodies, lambda: self._puts)
+            await self._conversation.add(bodies, lambda: self._puts, state)
         except errors.DoLakeError as error:
             if error is self._puts.error:
                 self._puts = self._new_ticket()
@@ -206,6 +229,12 @@ class LakeClient(Reading):
     def epoch(self) -> int | None:
         """The stream's epoch, once the server has told it."""
         return self._conversation.epoch
+
+    @property
+    def source_state(self) -> dict[str, Any] | None:
+        """The durable state of this source: as the server told it at the last connection, with every patch that was
+        acknowledged since. None before the first connection, and where the server is of a release without states."""
+        return decode_state(self._conversation.window.state) if self._conversation.keeps_states else None
 
     @property
     def last_position(self) -> Position:
@@ -278,9 +307,9 @@ class LakeClient(Reading):
 
     # --- tickets ------------------------------------------------------------------------------------------------------
 
-    def begin(self) -> Sending:
+    def begin(self, source_state: Mapping[str, Any] | None = None) -> Sending:
         """A send() in steps, for callers that must pull the changes themselves; sync.py is one."""
-        return Sending(self, self._new_ticket())
+        return Sending(self, self._new_ticket(), b"" if source_state is None else encode_patch(source_state))
 
     def _new_ticket(self) -> _Awaited:
         return _Awaited(self._forget)
@@ -313,14 +342,16 @@ class LakeClient(Reading):
 class Sending:
     """One send() under way: add changes piece by piece, then finish(); abandon() leaves the rest to drain()."""
 
-    def __init__(self, client: LakeClient, ticket: _Awaited) -> None:
+    def __init__(self, client: LakeClient, ticket: _Awaited, state: bytes = b"") -> None:
         self._client = client
         self._ticket = ticket
+        self._state = state
+        """What finish() has to send: empty once a change has taken it along."""
         self._taken_count = 0
         self._sequence_last = 0
 
-    async def add(self, changes: Sequence[ChangeLike]) -> None:
-        """Check all of these, then queue all of these."""
+    async def add(self, changes: Sequence[ChangeLike], *, is_all: bool = False) -> None:
+        """Check all of these, then queue all of these; the state goes with the last change where these are all."""
         self._client._check_open()
         bodies = []
         for start in range(0, len(changes), PIECE_EVENTS):
@@ -336,9 +367,14 @@ class Sending:
             self._sequence_last = bodies[-1].sequence
         self._taken_count += len(changes)
         if bodies:
-            await self._client._conversation.add(bodies, lambda: self._ticket)
+            state = self._state if is_all else b""
+            await self._client._conversation.add(bodies, lambda: self._ticket, state)
+            self._state = b"" if is_all else self._state
 
     async def finish(self) -> Receipt:
+        if self._state:
+            self._client._check_open()
+            await self._client._conversation.add([], lambda: self._ticket, self._state)
         self._ticket.close()
         await self._ticket.settled.wait()
         if self._ticket.error is not None:

@@ -21,14 +21,16 @@ from typing import Any
 from msgspec import UNSET
 
 from dolake import errors
+from dolake.backoff import BackOff
 from dolake.changes import StreamId
 from dolake.client.outgoing import PIECE_EVENTS, Body, mixed_numbering
-from dolake.client.pace import BackOff, Pace
+from dolake.client.pace import Pace
 from dolake.client.transport import Connection, Interrupted, Transport, error_of, interruption
 from dolake.client.window import Batch, Entry, Ticket, Window
 from dolake.client.words import Words
 from dolake.positions import START, Position
 from dolake.wire.messages import AckMessage, FlushReason, NackMessage, StatusMessage
+from dolake.wire.source_state import encode_patch
 
 logger = logging.getLogger("dolake.client")
 
@@ -68,6 +70,8 @@ class Conversation:
         self.last_position: Position = START
         self.event_bytes_max: int | None = None
         """The largest change that the server takes, once it has told."""
+        self.keeps_states: bool | None = None
+        """Whether the server keeps the state of a source, once it has told."""
         self.persisted_callbacks: list[PersistedCallback] = []
         # These three are also set when the conversation ends, so that nobody waits for what will not come.
         self.connected = asyncio.Event()
@@ -100,31 +104,53 @@ class Conversation:
 
     # --- what aio.py asks for ---------------------------------------------------------------------------------------
 
-    async def add(self, bodies: Sequence[Body], ticket_now: Callable[[], Ticket]) -> None:
+    async def add(self, bodies: Sequence[Body], ticket_now: Callable[[], Ticket], state: bytes = b"") -> None:
         """Line up these changes, together and in this order; waits for room. Stops when the ticket has failed.
 
-        The ticket is asked for after the wait, because drain() may have begun a new one meanwhile.
+        The ticket is asked for after the wait, because drain() may have begun a new one meanwhile. The state goes with
+        the last change, or alone where there is none.
         """
         async with self._order:
+            if state:
+                self._check_keeps_states()
+            if not bodies:
+                await self._add_state(state, ticket_now)
+                return
             self._check_numbering(bodies)
             first = 0
             while first < len(bodies):
                 if not self.window.has_room or self.failure is not None:
                     await self._wait_for_room()
-                ticket = ticket_now()
-                if ticket.error is not None:
-                    raise ticket.error
+                ticket = _sound(ticket_now())
                 part = bodies[first : first + min(self.window.room, PIECE_EVENTS)]
                 first += len(part)
-                if not self.window:
-                    self._progress_at_s = _now_s()
-                    self.empty.clear()
-                self.window.put(ticket, self._numbered(part))
+                self._note_work()
+                self.window.put(ticket, self._numbered(part), state if first == len(bodies) else b"")
                 self._work.set()
                 self._added_count += len(part)
                 if self._added_count >= PIECE_EVENTS:
                     self._added_count = 0
                     await asyncio.sleep(0)  # a caller who never has to wait would keep the sender from ever running
+
+    async def _add_state(self, state: bytes, ticket_now: Callable[[], Ticket]) -> None:
+        if not self.window.has_room or self.failure is not None:
+            await self._wait_for_room()
+        ticket = _sound(ticket_now())
+        self._note_work()
+        self.window.put_state(ticket, state)
+        self._work.set()
+
+    def _note_work(self) -> None:
+        if not self.window:
+            self._progress_at_s = _now_s()
+            self.empty.clear()
+
+    def _check_keeps_states(self) -> None:
+        """A server of an earlier release would say yes to a state and forget it."""
+        if self.keeps_states is False:
+            raise errors.InvalidInput(
+                "this server keeps no state of a source", hint="use a release of DoLake that tells `sourceState`"
+            )
 
     def _numbered(self, bodies: Sequence[Body]) -> list[tuple[int, bytes]]:
         """Each with its sequence: its own, or the next ones of the stream."""
@@ -233,7 +259,9 @@ class Conversation:
         durable = None if status.last_durable_sequence is UNSET else status.last_durable_sequence
         number = 0 if status.last_batch_number is UNSET else status.last_batch_number
         position = None if status.position is UNSET else status.position
-        if self.window.resume(durable, number, position):
+        self.keeps_states = status.source_state is not UNSET
+        state = b"" if status.source_state is UNSET else encode_patch(status.source_state)
+        if self.window.resume(durable, number, position, state):
             self.last_position = max(self.last_position, position or START)
         self._sequence_last = max(self._sequence_last, self.window.durable_sequence)
         if status.max_payload_size is not UNSET:
@@ -307,7 +335,8 @@ class Conversation:
         if ack.details is not UNSET:
             position = None if ack.details.position is UNSET else ack.details.position
             self._pace.heed(ack.details, _now_s())
-        self.last_position = max(self.last_position, position or START)
+        if batch.entries[-1].event:  # no query needs to see a state
+            self.last_position = max(self.last_position, position or START)
         self.window.acknowledge(batch, is_duplicate=ack.status == "duplicate", position=position)
         self._retry.reset()
         self.problem = None
@@ -388,9 +417,17 @@ _EVENT_INDEX = re.compile(r"events\[(\d+)\]")
 def _culprits(nack: NackMessage, batch: Batch) -> Sequence[Entry]:
     """The change that the server names, or else the whole batch: others' changes in it are not to blame."""
     path = nack.details[0].get("path", "") if nack.details else ""
+    if path.startswith("$.sourceState"):
+        return batch.entries[-1:]
     match = _EVENT_INDEX.search(path) or _EVENT_INDEX.search(nack.error_message)
     index = int(match[1]) if match else len(batch.entries)
     return batch.entries[index : index + 1] or batch.entries
+
+
+def _sound(ticket: Ticket) -> Ticket:
+    if ticket.error is not None:
+        raise ticket.error
+    return ticket
 
 
 def _refusal(nack: NackMessage, sequence: int, count: int) -> errors.DoLakeError:

@@ -21,8 +21,8 @@ import msgspec
 from aiohttp import ClientWSTimeout, WSMsgType
 
 from dolake import errors
+from dolake.backoff import BackOff
 from dolake.client.http import Http
-from dolake.client.pace import BackOff
 from dolake.client.rows import Row, layout_of
 from dolake.client.transport import Interrupted, Transport
 from dolake.positions import Position

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from dolake import errors
+from dolake.changes import Change
 from dolake.client import aio, subscribing
 from dolake.client.conversation import PersistedCallback
 from dolake.client.http import Http
@@ -167,20 +168,31 @@ class LakeClient(Reading):
         super().__init__(lake)
         self._thread: threading.Thread | None = None
 
-    def send(self, changes: ChangeLike | Iterable[ChangeLike]) -> Receipt:
+    def send(
+        self, changes: ChangeLike | Iterable[ChangeLike], *, source_state: Mapping[str, Any] | None = None
+    ) -> Receipt:
         """Send one change or many, and return once ALL of them are durable. See aio.LakeClient.send."""
         # The iterable is pulled here, in the caller's thread: a database cursor works in no other.
-        sending = self._lake.begin()
+        sending = self._lake.begin(source_state)
+        is_all = isinstance(changes, Change | Mapping | list | tuple)
         try:
             for piece in pieces(changes):
-                self._wait(sending.add, piece)
+                self._wait(sending.add, piece, is_all=is_all)
             return self._wait(sending.finish)
         finally:
             self._call_soon(sending.abandon)
 
-    def put(self, change: ChangeLike) -> None:
+    def send_state(self, source_state: Mapping[str, Any]) -> Receipt:
+        """Send a JSON merge patch onto the state of this source, and return once it is durable."""
+        return self._wait(self._lake.send_state, source_state)
+
+    def put(self, change: ChangeLike, *, source_state: Mapping[str, Any] | None = None) -> None:
         """Queue one change; waits only for room in the queue."""
-        self._wait(self._lake.put, change)
+        self._wait(self._lake.put, change, source_state=source_state)
+
+    def put_state(self, source_state: Mapping[str, Any]) -> None:
+        """Queue a merge patch onto the state of this source, without a change."""
+        self._wait(self._lake.put_state, source_state)
 
     def drain(self) -> None:
         """Wait until everything that was put is durable."""
@@ -197,6 +209,10 @@ class LakeClient(Reading):
     @property
     def last_durable_sequence(self) -> int:
         return self._lake.last_durable_sequence
+
+    @property
+    def source_state(self) -> dict[str, Any] | None:
+        return self._lake.source_state
 
     @property
     def epoch(self) -> int | None:

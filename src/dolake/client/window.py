@@ -11,13 +11,14 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, takewhile
 from operator import attrgetter
 
 from msgspec import Struct
 
 from dolake.errors import Damaged, DoLakeError, InvalidSequence
 from dolake.positions import Position
+from dolake.wire.source_state import decode_state, merge
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Ticket:
         self.queued_count = 0
         self.durable_count = 0
         self.duplicate_count = 0
+        self.state_count = 0
+        """How many of the queued ones are states without a change."""
         self.error: DoLakeError | None = None
         self.is_closed = False
 
@@ -67,6 +70,10 @@ class Ticket:
         self.sequence_first = self.sequence_first or sequence_first
         self.sequence_last = sequence_last
 
+    def add_queued_state(self) -> None:
+        self.queued_count += 1
+        self.state_count += 1
+
     def add_durable(self, position: Position | None, count: int, duplicate_count: int) -> None:
         self.durable_count += count
         self.duplicate_count += duplicate_count
@@ -80,11 +87,16 @@ class Ticket:
             self.on_settled()
 
     def receipt(self) -> Receipt:
-        return Receipt(self.position, self.sequence_first, self.sequence_last, self.durable_count, self.duplicate_count)
+        change_count = self.durable_count - self.state_count
+        return Receipt(self.position, self.sequence_first, self.sequence_last, change_count, self.duplicate_count)
 
 
 class Entry(Struct, eq=False, gc=False):
-    """One change that is not known to be durable yet, encoded once and for all."""
+    """One change that is not known to be durable yet, encoded once and for all; with a state of the source, or one.
+
+    A state without a change has no event and the sequence 0. It goes out in a batch of its own, whose number tells
+    after a lost connection whether it is durable.
+    """
 
     sequence: int
     event: bytes
@@ -92,6 +104,13 @@ class Entry(Struct, eq=False, gc=False):
     sent_count: int = 0
     is_in_doubt: bool = False
     """Sent, and neither acknowledged nor surely refused."""
+    state: bytes = b""
+    number: int = 0
+    """That of the batch in which a state went out last."""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.event) + len(self.state)
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +134,8 @@ class Window:
     def __init__(self, *, batches_max: int, events_max: int, bytes_max: int) -> None:
         self.durable_sequence = 0
         """The highest sequence that the server called durable."""
+        self.state = b""
+        """The durable state of the source: as the server told it, with every patch that is durable since."""
         self._batches_max = batches_max
         self._events_max = events_max
         self._bytes_max = bytes_max
@@ -143,25 +164,34 @@ class Window:
         entries = chain(chain.from_iterable(batch.entries for batch in self._flight), self._waiting)
         return {ticket: ticket.queued_count for ticket in dict.fromkeys(map(_ticket_of, entries))}
 
-    def put(self, ticket: Ticket, events: Sequence[tuple[int, bytes]]) -> None:
-        """Line up some changes, each with its sequence. Asking for `room` before is the caller's part."""
+    def put(self, ticket: Ticket, events: Sequence[tuple[int, bytes]], state: bytes = b"") -> None:
+        """Line up some changes, each with its sequence, and a state with the last of them. Asking for `room` before is
+        the caller's part."""
         ticket.add_queued(events[0][0], events[-1][0], len(events))
         self._waiting += [Entry(sequence, event, ticket) for sequence, event in events]
+        self._waiting[-1].state = state
         self._count += len(events)
-        self._bytes += sum([len(event) for _, event in events])
+        self._bytes += sum([len(event) for _, event in events]) + len(state)
+
+    def put_state(self, ticket: Ticket, state: bytes) -> None:
+        """Line up a state without a change."""
+        ticket.add_queued_state()
+        self._waiting.append(Entry(0, b"", ticket, state=state))
+        self._count += 1
+        self._bytes += len(state)
 
     def take(self, events_max: int, bytes_max: int) -> Batch | None:
         """Form the next batch from what waits; None when nothing does, or too many batches are in flight.
 
         A change that is larger than `bytes_max` goes alone. A caller may send old sequences again, and sequences rise
-        within a batch, so a step back starts a new one.
+        within a batch, so a step back starts a new one. A state is that of the batch, so it ends one.
         """
         if not self._waiting or len(self._flight) >= self._batches_max:
             return None
         entries: list[Entry] = []
         size_bytes = retry_count = previous = 0
         for entry in islice(self._waiting, events_max):
-            size = len(entry.event) + 1  # the comma
+            size = entry.size_bytes + 1  # the comma
             if entries and (size_bytes + size > bytes_max or entry.sequence <= previous):
                 break
             entries.append(entry)
@@ -171,6 +201,9 @@ class Window:
                 retry_count = entry.sent_count
             entry.sent_count += 1
             entry.is_in_doubt = True
+            if entry.state:
+                entry.number = self._number_next
+                break
         for _ in entries:
             self._waiting.popleft()
         self._sequence_sent = max(self._sequence_sent, previous)
@@ -231,12 +264,15 @@ class Window:
         while self._flight:
             self._waiting.extendleft(reversed(self._flight.pop().entries))
 
-    def resume(self, durable_sequence: int | None, batch_number: int, position: Position | None = None) -> bool:
+    def resume(
+        self, durable_sequence: int | None, batch_number: int, position: Position | None = None, state: bytes = b""
+    ) -> bool:
         """A new connection: the server has everything up to `durable_sequence` and last took batch `batch_number`.
 
         What was sent and has become durable since is complete, at `position` or before; True when the stream has
         moved. What the caller put under a sequence that was durable
-        already is sent again all the same: only the server can tell a repetition from new content.
+        already is sent again all the same: only the server can tell a repetition from new content. `state` is the
+        source's state as the server has it.
         """
         self.disconnect()
         self._number_next = batch_number + 1
@@ -250,18 +286,36 @@ class Window:
             )
         before = known = self.durable_sequence
         is_ours = durable_sequence <= max(known, self._sequence_sent)
-        if self._waiting and not is_ours and known < self._waiting[0].sequence <= durable_sequence:
+        first = next((entry.sequence for entry in self._waiting if entry.event), 0)
+        if not is_ours and known < first <= durable_sequence:
             raise InvalidSequence(
                 f"somebody else wrote to this stream up to sequence {durable_sequence}",
                 expected=durable_sequence + 1,
                 hint="a source and shard have one writer at a time; give each writer a shard of its own",
             )
-        while self._waiting and self._waiting[0].sent_count and known < self._waiting[0].sequence <= durable_sequence:
-            entry = self._waiting.popleft()
-            known = entry.sequence
+        arrived = self._arrived(known, durable_sequence, batch_number)
+        if not _has_all(state, arrived):
+            arrived = list(takewhile(_has_event, arrived))
+        for entry in arrived:
+            self._waiting.popleft()
             self._complete([entry], position, is_duplicate=False)
-        self.durable_sequence = durable_sequence
+        self.durable_sequence, self.state = durable_sequence, state
         return durable_sequence > before
+
+    def _arrived(self, known: int, durable_sequence: int, batch_number: int) -> list[Entry]:
+        """What was sent and is durable: changes by their sequence, states without a change by their batch's number."""
+        arrived: list[Entry] = []
+        for entry in self._waiting:
+            if not entry.sent_count:
+                break
+            if entry.event:
+                if not known < entry.sequence <= durable_sequence:
+                    break
+                known = entry.sequence
+            elif entry.number > batch_number:
+                break
+            arrived.append(entry)
+        return arrived
 
     def fail_all(self, error_of: Callable[[Ticket, bool], DoLakeError]) -> None:
         """Fail every ticket that has changes here. `error_of` is told whether any of these may be durable after all."""
@@ -279,14 +333,31 @@ class Window:
         known = self.durable_sequence
         self._forget(entries)
         self.durable_sequence = max(known, entries[-1].sequence)
+        if state := entries[-1].state:
+            self.state = merge(self.state, state)
         for ticket, run in groupby(entries, _ticket_of):
-            sequences = [entry.sequence for entry in run]
-            count = len(sequences)
-            ticket.add_durable(position, count, count if is_duplicate else bisect_right(sequences, known))
+            of_ticket = list(run)
+            sequences = [entry.sequence for entry in of_ticket if entry.event]
+            duplicate_count = len(sequences) if is_duplicate else bisect_right(sequences, known)
+            ticket.add_durable(position, len(of_ticket), duplicate_count)
 
     def _forget(self, entries: Sequence[Entry]) -> None:
         self._count -= len(entries)
-        self._bytes -= sum([len(entry.event) for entry in entries])
+        self._bytes -= sum([entry.size_bytes for entry in entries])
+
+
+def _has_event(entry: Entry) -> bool:
+    return bool(entry.event)
+
+
+def _has_all(state: bytes, entries: Sequence[Entry]) -> bool:
+    """Whether these patches have nothing to add. A number alone does not say what went out under it: after a nack that
+    leaves open what was kept, other batches may have had it before."""
+    after = state
+    for entry in entries:
+        if entry.state:
+            after = merge(after, entry.state)
+    return decode_state(after) == decode_state(state)
 
 
 _ticket_of: Callable[[Entry], Ticket] = attrgetter("ticket")

@@ -9,7 +9,7 @@ import time
 from typing import Any, cast
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from dolake.changes import StreamId
 from dolake.client.window import Batch
@@ -27,6 +27,7 @@ from dolake.wire.messages import (
     StatusMessage,
     encode,
 )
+from dolake.wire.source_state import decode_state
 
 _decode_events = msgspec.json.Decoder(list[RawEvent]).decode
 
@@ -80,7 +81,8 @@ class Words:
 
     def batch(self, batch: Batch) -> bytes:
         """The events were encoded when they were put; here they are only copied into place."""
-        entries = batch.entries
+        entries = [entry for entry in batch.entries if entry.event]
+        state = batch.entries[-1].state if batch.entries else b""
         head: dict[str, Any] = {
             "source_do_id": self._stream.source,
             "source_shard_name": self._stream.shard,
@@ -89,6 +91,7 @@ class Words:
             "correlation_id": batch.correlation_id,
             "first_event_sequence": entries[0].sequence if entries else SEQUENCE_MAX,
             "last_event_sequence": entries[-1].sequence if entries else SEQUENCE_MAX,
+            "source_state": decode_state(state) if state else UNSET,
             "size_bytes": batch.size_bytes,
             "is_retry": batch.retry_count > 0,
             "retry_count": batch.retry_count,

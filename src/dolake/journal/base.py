@@ -7,6 +7,7 @@ From receiver/endpoint.py, which appends; to the pipeline and the query process,
 3. Readers see durable batches only, in one order that never changes.
 4. Commit timestamps never fall along the journal, whatever the clock does.
 5. What a registered consumer has not released is kept.
+6. The state of a stream's source is the merge of every patch that was appended, across restarts and removed files.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ class Appended:
     end: Position
     change_count: int
     duplicate_count: int = 0
+    has_state: bool = False
+    """Whether a state of the source was kept with it."""
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether nothing of the batch was new."""
+        return not self.change_count and not self.has_state
 
 
 class Ticket:

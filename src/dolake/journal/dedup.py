@@ -23,6 +23,7 @@ from dolake.journal.record import Record, StreamPoint
 from dolake.positions import Position
 from dolake.wire.binary import decode_raw_batch
 from dolake.wire.messages import EventMetadata, RawEvent, encode
+from dolake.wire.source_state import decode_state
 
 _SPAN_RECORDS_MAX = 256
 _decode_meaning = msgspec.json.Decoder(EventMetadata | None).decode
@@ -44,7 +45,9 @@ def reset_for_epoch(point: StreamPoint, batch: Batch) -> StreamPoint:
 
 
 def is_new(point: StreamPoint, batch: Batch) -> bool:
-    """Whether every change of the batch lies beyond the point."""
+    """Whether every change of the batch lies beyond the point; one without changes is known by its number."""
+    if not batch.change_count:
+        return batch.number > reset_for_epoch(point, batch).number
     return batch.sequence_first > reset_for_epoch(point, batch).sequence
 
 
@@ -140,6 +143,26 @@ def check_same(batch: Batch, known_last: int, forgotten_last: int, records: Iter
         raise _other_content(batch, min(wanted), f"was never sent, but the stream is already at {known_last}")
 
 
+def check_same_state(batch: Batch, point: StreamPoint, records: Iterable[Record]) -> None:
+    """A batch without changes, under a number that was used before, must be that batch sent again."""
+    found = None
+    for record in records:
+        if (record.stream, record.epoch, record.number) == (batch.stream, batch.epoch, batch.number):
+            found = record
+    if found and not found.change_count and _is_same_patch(found.source_state, batch.source_state):
+        return
+    what = "is not known any more" if found is None else "was sent before with other content"
+    raise InvalidSequence(
+        f"batch {batch.number} of {batch.stream} {what}; the stream is at batch {point.number}",
+        expected=point.number + 1,
+        hint="number a batch without changes behind lastBatchNumber, which the answer to connect says",
+    )
+
+
+def _is_same_patch(one: bytes, other: bytes) -> bool:
+    return one == other or decode_state(one) == decode_state(other)
+
+
 def without_known(batch: Batch, known_last: int) -> Batch | None:
     """The batch without its changes up to `known_last`; None when nothing is left."""
     if batch.sequence_last <= known_last:
@@ -156,6 +179,8 @@ def without_known(batch: Batch, known_last: int) -> Batch | None:
         change_count=len(message.events),
         tables=tuple(sorted({event.table for event in message.events})),
         payload=encode(message),
+        source_state=batch.source_state,
+        idempotency_key=batch.idempotency_key,
     )
 
 

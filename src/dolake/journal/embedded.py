@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dolake.changes import Batch, StreamId
-from dolake.errors import DoLakeError, NotFound, OutcomeUnknown, Unavailable
+from dolake.errors import DoLakeError, MessageValidationError, NotFound, OutcomeUnknown, Unavailable
 from dolake.journal import dedup, record, segment
 from dolake.journal.base import Appended, Ticket
 from dolake.journal.dedup import Span
@@ -33,9 +33,12 @@ from dolake.journal.retention import Consumers, SealedSegment, missing_beginning
 from dolake.journal.writer import DurableGroup, Entry, Writer, begin_segment
 from dolake.positions import START, Position
 from dolake.settings import JournalSettings
+from dolake.wire.source_state import check_size
 
 logger = logging.getLogger(__name__)
 _FORGET_EVERY = 10_000
+STATES_MAX_BYTES = 64 * 1024 * 1024
+"""The states of all streams together: every segment begins with a checkpoint that has them all."""
 
 
 class EmbeddedJournal:
@@ -62,8 +65,8 @@ class EmbeddedJournal:
         self._recent = found.recent
         self._admitted: dict[StreamId, StreamPoint] = {}
         self._pending: dict[StreamId, Entry] = {}
-        self._unheard: dict[StreamId, tuple[int, Entry]] = {}
-        """The first sequence and the last batch refused, of streams whose senders are being told at this moment."""
+        self._unheard: dict[StreamId, tuple[Entry, Entry]] = {}
+        """The first and the last batch refused, of streams whose senders are being told at this moment."""
         self._room: asyncio.Future[None] | None = None
         self._era = 0
         self._is_closed = False
@@ -111,6 +114,10 @@ class EmbeddedJournal:
     @property
     def stream_count(self) -> int:
         return len(self._writer.streams)
+
+    def points(self) -> dict[StreamId, StreamPoint]:
+        """How far each stream is durable."""
+        return dict(self._writer.streams)
 
     @property
     def segment_count(self) -> int:
@@ -174,6 +181,7 @@ class EmbeddedJournal:
             dedup.reset_for_epoch(self.admitted(batch.stream), batch)
             point = self.admitted(batch.stream)
             if not self.is_deduplicating or dedup.is_new(point, batch):
+                self._check_states(point, batch)
                 return self._enqueue(batch, duplicate_count, loop)
             if pending := self._pending.get(batch.stream):
                 # Part of this batch is on its way to the disk: say «duplicate» only when that has arrived.
@@ -263,22 +271,52 @@ class EmbeddedJournal:
 
     def _check_resent(self, batch: Batch, point: StreamPoint, spans: list[Span]) -> None:
         kept = [span for span in spans if span.segment >= self.oldest]
+        if not batch.change_count:
+            self._check_resent_state(batch, point, kept)
+            return
         touched = [span for span in kept if span.sequence_last >= batch.sequence_first]
         if not touched:
             return  # older than the window: its sequence alone says that it is durable
-        records = (record for span in touched for record in self._reader.read_at(span.segment, span.offset, span.end))
         try:
-            dedup.check_same(batch, point.sequence, kept[0].before, records)
+            dedup.check_same(batch, point.sequence, kept[0].before, self._records_of(touched, with_states=False))
         except NotFound:
             pass  # its segment was removed this very moment
         except OSError as error:
-            what = f"the journal could not be read to compare a resent batch: {error.strerror}"
-            raise Unavailable(what, hint="send it again") from error
+            raise _not_compared(error) from error
+
+    def _check_resent_state(self, batch: Batch, point: StreamPoint, spans: list[Span]) -> None:
+        try:
+            dedup.check_same_state(batch, point, self._records_of(spans, with_states=True))
+        except NotFound:
+            dedup.check_same_state(batch, point, ())
+        except OSError as error:
+            raise _not_compared(error) from error
+
+    def _records_of(self, spans: list[Span], *, with_states: bool) -> Iterator[Record]:
+        for span in spans:
+            yield from self._reader.read_at(span.segment, span.offset, span.end, with_states=with_states)
+
+    def _check_states(self, point: StreamPoint, batch: Batch) -> None:
+        """Refuse a patch that makes a state, or all of them together, larger than a checkpoint should carry."""
+        if not batch.source_state:
+            return
+        state = point.after(batch).state
+        check_size(state)
+        if len(state) <= len(point.state):
+            return
+        others = sum(len(each.state) for stream, each in self._writer.streams.copy().items() if stream != batch.stream)
+        if others + len(state) > STATES_MAX_BYTES:
+            raise MessageValidationError(
+                f"the states of all streams together would have {others + len(state)} bytes",
+                path="$.sourceState",
+                hint=f"one lake keeps at most {STATES_MAX_BYTES} bytes of them; remove keys with null",
+            )
 
     def _enqueue(self, batch: Batch, duplicate_count: int, loop: asyncio.AbstractEventLoop) -> Ticket:
         meta = record.meta_of(batch)
         size = record.size_of(meta, batch.payload)
-        entry = Entry(batch, meta, size, duplicate_count, self._era, loop, loop.create_future())
+        form, flags = record.form_of(batch.payload), record.flags_of(batch.payload)
+        entry = Entry(batch, meta, size, duplicate_count, self._era, loop, loop.create_future(), form, flags)
         self._admitted[batch.stream] = self.admitted(batch.stream).after(batch)
         self._pending[batch.stream] = entry
         self.in_flight_bytes += size
@@ -300,12 +338,14 @@ class EmbeddedJournal:
                     self._admitted.pop(stream, None)
             if error:
                 _fail(entry.done, error)
-                first, _ = self._unheard.get(stream, (entry.batch.sequence_first, entry))
+                first, _ = self._unheard.get(stream, (entry, entry))
                 self._unheard[stream] = first, entry
                 continue
             self._remember(entry)
             if not entry.done.cancelled():
-                entry.done.set_result(Appended(entry.end, entry.batch.change_count, entry.duplicate_count))
+                batch = entry.batch
+                has_state = bool(batch.source_state)
+                entry.done.set_result(Appended(entry.end, batch.change_count, entry.duplicate_count, has_state))
         if error:  # this runs after the callbacks of all who wait, which were queued just now
             entries[0].loop.call_soon(self._forget_unheard, entries)
         if self._room:
@@ -320,7 +360,7 @@ class EmbeddedJournal:
         self._recent.add(
             batch.stream,
             batch.epoch,
-            batch.sequence_last,
+            max(entry.before, batch.sequence_last),
             before=entry.before,
             segment=entry.segment,
             offset=entry.offset,
@@ -343,7 +383,7 @@ class EmbeddedJournal:
         is_behind_refused = (
             era != self._era
             or (pending is not None and pending.era != self._era)
-            or (unheard is not None and batch.sequence_first > unheard[0])
+            or (unheard is not None and _is_behind(batch, unheard[0].batch))
         )
         if is_behind_refused:
             raise self._writer.refusal
@@ -358,6 +398,18 @@ class EmbeddedJournal:
             raise OutcomeUnknown(failure.message, hint=failure.hint)
         if self._is_closed:
             raise Unavailable("the journal is closed", hint="send again when the server is back")
+
+
+def _is_behind(batch: Batch, refused: Batch) -> bool:
+    """Whether this is no repetition of the refused batch, but one that was to follow it."""
+    if batch.change_count and refused.change_count:
+        return batch.sequence_first > refused.sequence_first
+    return batch.number > refused.number
+
+
+def _not_compared(error: OSError) -> Unavailable:
+    what = f"the journal could not be read to compare a resent batch: {error.strerror}"
+    return Unavailable(what, hint="send it again")
 
 
 def _fail(done: asyncio.Future[Appended], error: DoLakeError) -> None:

@@ -2,6 +2,9 @@
 
 From a directory that embedded.py fills; to the pipeline, the query process, dedup and `dolake journal dump`.
 Promise: yields each durable batch once, in order, checked by its CRC, and never a byte beyond the last sync.
+
+A batch that carries only a state of its source has a position and no change. Who reads changes does not see it: his
+next position is behind it all the same, as behind a gap. `with_states` yields such batches too.
 """
 
 from __future__ import annotations
@@ -51,18 +54,20 @@ class JournalReader:
         bases = segment.list_bases(self._directory)
         return bases[0] if bases else START
 
-    def read(self, start: Position = START, end: Position | None = None) -> Iterator[Record]:
+    def read(
+        self, start: Position = START, end: Position | None = None, *, with_states: bool = False
+    ) -> Iterator[Record]:
         """Every durable batch with a change in [start, end), as of now. The first one may begin before `start`."""
-        for _, record in self.walk(start, end):
+        for _, record in self.walk(start, end, with_states=with_states):
             yield record
 
-    def read_at(self, base: Position, offset: int, end: Position) -> Iterator[Record]:
+    def read_at(self, base: Position, offset: int, end: Position, *, with_states: bool = False) -> Iterator[Record]:
         """Like `read`, from a known byte of a known segment: the quick way back to a place seen before."""
-        for _, record in self.walk(base, end, Place(base, offset)):
+        for _, record in self.walk(base, end, Place(base, offset), with_states=with_states):
             yield record
 
     def walk(
-        self, start: Position, end: Position | None = None, place: Place | None = None
+        self, start: Position, end: Position | None = None, place: Place | None = None, *, with_states: bool = False
     ) -> Iterator[tuple[Place, Record]]:
         """Like `read`, with the place of each record; from a place seen before, so that nothing ahead of it is read."""
         mark = self._mark.read()
@@ -75,11 +80,16 @@ class JournalReader:
             for at, record in self._read_segment(base, mark, offset):
                 if record.position >= end_position:
                     return
-                if record.end > start:
+                if record.end > start and (record.change_count or with_states):
                     yield Place(base, at), record
 
     def follow(
-        self, start: Position = START, *, poll_ms: int = 5, is_stopped: Callable[[], bool] = lambda: False
+        self,
+        start: Position = START,
+        *,
+        poll_ms: int = 5,
+        is_stopped: Callable[[], bool] = lambda: False,
+        with_states: bool = False,
     ) -> Iterator[Record]:
         """`read` without an end: waits for what comes next until `is_stopped` says so."""
         position = start
@@ -88,8 +98,8 @@ class JournalReader:
             if durable <= position:
                 time.sleep(poll_ms / 1000)
                 continue
-            yield from self.read(position, durable)
-            position = durable  # also where the last of it is a gap, which yields nothing
+            yield from self.read(position, durable, with_states=with_states)
+            position = durable  # also where the last of it is a gap or a state, which yields nothing
 
     def _bases_from(self, start: Position, mark: Mark) -> list[Position]:
         if start == mark.segment and segment.path_of(self._directory, start).exists():

@@ -1,4 +1,4 @@
-"""The bytes of one record: a batch, a checkpoint of all streams, or a gap left by a repair.
+"""The bytes of one record: a batch, a checkpoint of all streams, or a gap left by a repair. This is format 2.
 
 From writer.py; to reader.py and recovery.py, in this process and in others. Promise: decoding returns
 what encoding was given, or says that the bytes are not a record; a CRC32C over everything but itself decides.
@@ -10,29 +10,35 @@ Synchronous and light: Spark workers import this. docs/explain/journal-format.md
     12  u32  meta length
     16  u64  position of the first change
     24  u32  how many changes
-    28  u8   kind: 1 batch, 2 checkpoint, 3 gap      29  3 bytes zero
+    28  u8   kind: 1 batch, 2 checkpoint, 3 gap
+    29  u8   form of the payload: 1 JSON, 2 columns, 3 Arrow, 4 list of files; 0 no payload, or written in format 1
+    30  u16  flags: what a change of the batch may carry
     32  u64  commit timestamp, ms
     40  u64  synced: every byte of this segment before this offset was durable when the record was written
     48  body: meta as msgpack, then payload; then zeros up to a multiple of 8
+
+In format 1 the bytes 29 to 31 are zero and the meta is shorter; whatever is longer at its end is for later releases.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import google_crc32c
 import msgspec
 
 from dolake.changes import Batch, StreamId
+from dolake.errors import Damaged
 from dolake.positions import Position
+from dolake.wire.source_state import merge
 
 MAGIC = 0x524A4C44  # "DLJR" in little-endian
 MAGIC_BYTES = MAGIC.to_bytes(4, "little")
-HEADER = struct.Struct("<IIIIQIB3xQQ")
+HEADER = struct.Struct("<IIIIQIBBHQQ")
 HEADER_SIZE = HEADER.size
-_CHECKED = struct.Struct("<IIQIB3xQQ")
+_CHECKED = struct.Struct("<IIQIBBHQQ")
 _ALIGN = 8
 BODY_SIZE_MAX_BYTES = 1 << 30
 
@@ -41,6 +47,39 @@ class Kind(IntEnum):
     BATCH = 1
     CHECKPOINT = 2
     GAP = 3
+
+
+class Form(IntEnum):
+    """How the payload is written. ARROW and FILES are for later releases."""
+
+    UNSAID = 0
+    JSON = 1
+    COLUMNS = 2
+    ARROW = 3
+    FILES = 4
+
+
+_FORMS_READ = (Form.UNSAID, Form.JSON, Form.COLUMNS)
+
+
+class Flag(IntFlag):
+    """What a change of the batch may carry in its metadata. A flag that is not set says: none does."""
+
+    TRANSACTION = 1
+    DDL = 2
+    UNCHANGED = 4
+    PREVIOUS_KEY = 8
+
+
+_MARKS = {
+    Flag.TRANSACTION: b'"transactionId"',
+    Flag.DDL: b'"ddl"',
+    Flag.UNCHANGED: b'"unchanged"',
+    Flag.PREVIOUS_KEY: b'"previousRowId"',
+}
+_ALL_FLAGS = Flag.TRANSACTION | Flag.DDL | Flag.UNCHANGED | Flag.PREVIOUS_KEY
+_ESCAPE = b"\\u00"
+"""How a letter of a name may be written instead of itself."""
 
 
 class BatchMeta(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -53,14 +92,18 @@ class BatchMeta(msgspec.Struct, array_like=True, frozen=True, gc=False):
     sequence_first: int
     sequence_last: int
     tables: tuple[str, ...]
+    source_state: bytes = b""
+    idempotency_key: str = ""
 
 
 class StreamPoint(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How far a stream is durable: its epoch, highest event sequence and last batch number."""
+    """How far a stream is durable: its epoch, highest event sequence and last batch number; and its source's state."""
 
     epoch: int = 0
     sequence: int = 0
     number: int = 0
+    state: bytes = b""
+    """A JSON object; empty where the stream has no state."""
 
     def reached(self, epoch: int) -> int:
         """The highest sequence within this epoch; another epoch begins from nothing."""
@@ -68,7 +111,10 @@ class StreamPoint(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     def after(self, batch: Batch | BatchMeta) -> StreamPoint:
         """The point once this batch is durable. Writing, recovery and repair must move it alike."""
-        return StreamPoint(batch.epoch, max(self.reached(batch.epoch), batch.sequence_last), batch.number)
+        state = self.state if self.epoch == batch.epoch else b""
+        if batch.source_state:
+            state = merge(state, batch.source_state)
+        return StreamPoint(batch.epoch, max(self.reached(batch.epoch), batch.sequence_last), batch.number, state)
 
 
 class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
@@ -88,10 +134,12 @@ class Header:
     meta_length: int
     body_length: int
     crc: int
+    form: int = Form.UNSAID
+    flags: int = 0
 
     @property
     def end(self) -> Position:
-        return self.position + self.change_count
+        return self.position + (position_count(self.change_count) if self.kind is Kind.BATCH else self.change_count)
 
     @property
     def size(self) -> int:
@@ -113,16 +161,42 @@ class Record:
     sequence_last: int
     tables: tuple[str, ...]
     payload: bytes
+    form: Form = Form.UNSAID
+    flags: Flag = _ALL_FLAGS
+    source_state: bytes = b""
+    idempotency_key: str = ""
 
     @property
     def end(self) -> Position:
-        return self.position + self.change_count
+        return self.position + position_count(self.change_count)
 
 
 _encode_meta = msgspec.msgpack.Encoder().encode
 _decode_batch_meta = msgspec.msgpack.Decoder(BatchMeta).decode
 _decode_checkpoint = msgspec.msgpack.Decoder(Checkpoint).decode
 _PADDING = tuple(bytes(n) for n in range(_ALIGN))
+
+
+def position_count(change_count: int) -> int:
+    """How many positions a batch takes: one for each change; one also for a batch that carries only a state."""
+    return max(1, change_count)
+
+
+def form_of(payload: bytes) -> Form:
+    """JSON begins with a bracket, MessagePack's maps with a byte that no JSON text begins with."""
+    return Form.UNSAID if not payload else Form.COLUMNS if payload[0] >= 0x80 else Form.JSON
+
+
+def flags_of(payload: bytes) -> Flag:
+    """What a change of this batch may carry: a name that is found elsewhere in it counts too."""
+    if _ESCAPE in payload:
+        return _ALL_FLAGS
+    found = Flag(0)
+    if b'"metadata"' in payload or payload[:1] >= b"\x80":
+        for flag, mark in _MARKS.items():
+            if mark in payload:
+                found |= flag
+    return found
 
 
 def meta_of(batch: Batch) -> bytes:
@@ -137,6 +211,8 @@ def meta_of(batch: Batch) -> bytes:
             batch.sequence_first,
             batch.sequence_last,
             batch.tables,
+            batch.source_state,
+            batch.idempotency_key,
         )
     )
 
@@ -155,10 +231,14 @@ def encode(
     change_count: int,
     commit_timestamp_ms: int,
     synced: int,
+    form: int = Form.UNSAID,
+    flags: int = 0,
 ) -> tuple[bytes, ...]:
     """The record as buffers for one vectored write; the payload is not copied."""
     body_length = len(meta) + len(payload)
-    checked = _CHECKED.pack(body_length, len(meta), position, change_count, kind, commit_timestamp_ms, synced)
+    checked = _CHECKED.pack(
+        body_length, len(meta), position, change_count, kind, form, flags, commit_timestamp_ms, synced
+    )
     crc = google_crc32c.extend(google_crc32c.extend(google_crc32c.value(checked), meta), payload)
     head = struct.pack("<II", MAGIC, crc) + checked + meta
     padding = _PADDING[-body_length % _ALIGN]
@@ -169,10 +249,12 @@ def decode_header(data: bytes | bytearray, offset: int = 0) -> Header | None:
     """The header at this offset, or None where no record begins. Its CRC is checked with the body."""
     if len(data) - offset < HEADER_SIZE:
         return None
-    magic, crc, body_length, meta_length, position, count, kind, timestamp, synced = HEADER.unpack_from(data, offset)
+    magic, crc, body_length, meta_length, position, count, kind, form, flags, timestamp, synced = HEADER.unpack_from(
+        data, offset
+    )
     if magic != MAGIC or not 1 <= kind <= 3 or meta_length > body_length or body_length > BODY_SIZE_MAX_BYTES:
         return None
-    return Header(Kind(kind), position, count, timestamp, synced, meta_length, body_length, crc)
+    return Header(Kind(kind), position, count, timestamp, synced, meta_length, body_length, crc, form, flags)
 
 
 def is_intact(data: bytes, header: Header, offset: int = 0) -> bool:
@@ -190,8 +272,13 @@ def decode_meta(header: Header, body: memoryview) -> BatchMeta:
 
 
 def decode_batch(header: Header, body: memoryview) -> Record:
-    """The batch of an intact record."""
+    """The batch of an intact record. One in a form of a later release is refused, because nobody could read it."""
     meta = decode_meta(header, body)
+    if header.form not in _FORMS_READ:
+        raise Damaged(
+            f"the batch at position {header.position} has payload form {header.form}, which this release does not read",
+            hint="use the DoLake release that wrote it, or a newer one",
+        )
     return Record(
         position=header.position,
         change_count=header.change_count,
@@ -203,6 +290,10 @@ def decode_batch(header: Header, body: memoryview) -> Record:
         sequence_last=meta.sequence_last,
         tables=meta.tables,
         payload=bytes(body[header.meta_length : header.body_length]),
+        form=Form(header.form),
+        flags=Flag(header.flags) if header.form else _ALL_FLAGS,
+        source_state=meta.source_state,
+        idempotency_key=meta.idempotency_key,
     )
 
 

@@ -1,7 +1,8 @@
 """Find the journal's true end after any kind of stop, and everything that must be remembered from it.
 
 From embedded.py, before the first append. Promise: each record that was reported durable is found, or recovery stops
-with `Damaged`; a torn last write, which nobody was promised, is cut off. Every checksum is verified.
+with `Damaged`; a torn last write, which nobody was promised, is cut off. Every checksum is verified. A journal of an
+earlier format has this one's afterwards.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Recovered:
     tables: set[str] = field(default_factory=set)
     sealed: list[SealedSegment] = field(default_factory=list)
     base: Position = START
+    format: int = segment.FORMAT_VERSION
+    """That of the last file."""
     offset: int = 0
     position: Position = START
     oldest_timestamp_ms: int = 0
@@ -70,6 +73,8 @@ def recover(
             _recover_segment(found, path, descriptor, is_first=index == 0)
             if is_last:
                 _settle_end(found, path, descriptor, disk, mark)
+                if found.format < segment.FORMAT_VERSION:
+                    segment.raise_format(descriptor, disk)
             else:
                 _seal(found, path, descriptor, bases[index + 1])
         finally:
@@ -90,7 +95,7 @@ def _recover_segment(found: Recovered, path: Path, descriptor: int, *, is_first:
         found.journal_id, found.position = head.journal_id, head.base
     if head.journal_id != found.journal_id:
         raise segment.damaged(path, 0, "it belongs to another journal")
-    found.base = head.base
+    found.base, found.format = head.base, head.version
     found.offset, checkpoint, body = segment.first_checkpoint(path, descriptor)
     # Each checkpoint is the whole truth at its place, also where a repair left a gap before it.
     found.streams, found.tables = decode_checkpoint(checkpoint, body)
@@ -115,12 +120,12 @@ def _remember(found: Recovered, offset: int, header: Header, body: memoryview) -
     found.record_count += 1
     found.oldest_timestamp_ms = found.oldest_timestamp_ms or header.commit_timestamp_ms
     known = found.streams.get(stream, StreamPoint())
-    found.streams[stream] = known.after(meta)
+    point = found.streams[stream] = known.after(meta)
     found.tables.update(meta.tables)
     found.recent.add(
         stream,
         meta.epoch,
-        meta.sequence_last,
+        point.sequence,
         before=known.reached(meta.epoch),
         segment=found.base,
         offset=offset,

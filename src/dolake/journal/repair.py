@@ -215,7 +215,7 @@ def _read_head(path: Path) -> SegmentHeader | None:
         return segment.read_header(descriptor, path)
     except Damaged:
         raw = os.pread(descriptor, segment.HEADER_SIZE, 0)
-        if raw[:8] == segment.MAGIC and raw[8:12] != segment.FORMAT_VERSION.to_bytes(4, "little"):
+        if raw[:8] == segment.MAGIC and int.from_bytes(raw[8:12], "little") not in segment.FORMATS_READ:
             raise
         return None
     finally:
@@ -312,6 +312,8 @@ def _encode(piece: _Piece, *, synced: int) -> tuple[bytes, ...]:
         change_count=header.change_count,
         commit_timestamp_ms=header.commit_timestamp_ms,
         synced=synced,
+        form=header.form,
+        flags=header.flags,
     )
 
 

@@ -5,7 +5,7 @@ Promise: `scan` yields intact records only, and `find_damage` tells a torn last 
 bytes that were once durable and are now wrong.
 
     0   8 bytes  magic "DOLAKEJ\\n"
-    8   u32      format version, 1
+    8   u32      format version, 2; format 1 is read, and raised before anything is added to such a file
     12  u32      crc32c of bytes 16 to 63
     16  u64      position of the first change in this file
     24  u64      created, ms
@@ -26,11 +26,13 @@ import google_crc32c
 
 from dolake.errors import Damaged
 from dolake.journal import record
+from dolake.journal.disk import Disk
 from dolake.journal.record import Header, Kind
 from dolake.positions import Position
 
 MAGIC = b"DOLAKEJ\n"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+FORMATS_READ = (1, 2)
 HEADER_SIZE = 64
 SUFFIX = ".segment"
 _HEAD = struct.Struct("<8sII")
@@ -43,10 +45,20 @@ class SegmentHeader:
     base: Position
     created_ms: int
     journal_id: bytes
+    version: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
         body = _BODY.pack(self.base, self.created_ms, self.journal_id)
         return _HEAD.pack(MAGIC, FORMAT_VERSION, google_crc32c.value(body)) + body
+
+
+def raise_format(descriptor: int, disk: Disk) -> None:
+    """Give a file of an earlier format this one, durably: its records are records of this format too.
+
+    The version is not in the checksum of the header and lies in one disk sector, so it is the old or the new one.
+    """
+    disk.write(descriptor, [FORMAT_VERSION.to_bytes(4, "little")], len(MAGIC))
+    disk.sync(descriptor)
 
 
 def path_of(directory: Path, base: Position) -> Path:
@@ -64,15 +76,15 @@ def read_header(descriptor: int, path: Path) -> SegmentHeader:
     if len(raw) < HEADER_SIZE or raw[:8] != MAGIC:
         raise damaged(path, 0, "it does not begin with a journal header")
     _, version, crc = _HEAD.unpack_from(raw)
-    if version != FORMAT_VERSION:
+    if version not in FORMATS_READ:
         hint = "use the DoLake release that wrote it, or a newer one"
-        raise Damaged(f"{path.name} has journal format {version}; this release reads {FORMAT_VERSION}", hint=hint)
+        raise Damaged(f"{path.name} has journal format {version}; this release reads 1 to {FORMAT_VERSION}", hint=hint)
     if google_crc32c.value(raw[_HEAD.size :]) != crc:
         raise damaged(path, 0, "the checksum of its header is wrong")
     base, created_ms, journal_id = _BODY.unpack_from(raw, _HEAD.size)
     if path.stem.isdecimal() and int(path.stem) != base:
         raise damaged(path, 0, f"its header says that it begins at position {base}")
-    return SegmentHeader(base, created_ms, journal_id)
+    return SegmentHeader(base, created_ms, journal_id, version)
 
 
 def damaged(path: Path, offset: int, what: str) -> Damaged:

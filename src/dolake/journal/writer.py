@@ -26,7 +26,7 @@ from dolake.journal import record, segment
 from dolake.journal.base import Appended
 from dolake.journal.disk import CACHED_SEGMENTS, Disk
 from dolake.journal.mark import Mark, MarkFile
-from dolake.journal.record import Kind, StreamPoint
+from dolake.journal.record import Form, Kind, StreamPoint, position_count
 from dolake.journal.recovery import Recovered
 from dolake.journal.retention import SealedSegment
 from dolake.positions import Position
@@ -70,6 +70,8 @@ class Entry:
     era: int
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[Appended]
+    form: Form = Form.UNSAID
+    flags: int = 0
     end: Position = 0
     offset: int = 0
     segment: Position = 0
@@ -253,15 +255,18 @@ class Writer:
                 change_count=batch.change_count,
                 commit_timestamp_ms=timestamp,
                 synced=self.offset,
+                form=entry.form,
+                flags=entry.flags,
             )
             entry.segment, entry.offset = self.base, offset
             offset += entry.size
-            position += batch.change_count
+            position += position_count(batch.change_count)
             entry.end = position
         if not self._make_durable(buffers):
             self._refuse(entries)
             return
-        group = DurableGroup(position, len(entries), position - self.position, offset - self.offset, timestamp)
+        change_count = sum(entry.batch.change_count for entry in entries)
+        group = DurableGroup(position, len(entries), change_count, offset - self.offset, timestamp)
         for entry in entries:
             stream = entry.batch.stream
             point = self.streams.get(stream, StreamPoint())

@@ -56,7 +56,7 @@ class Answers:
             details.bucket_capacity = _or_unset(budget.bucket_capacity)
             rate_limit = UNSET if budget.rate_limit is None else budget.rate_limit
         status: AckStatus = "ok"
-        if appended and not appended.change_count:
+        if appended and appended.is_duplicate:
             status = "duplicate"
         elif appended:
             status = "buffered" if self._progress.breaker == "closed" else "fallback"

@@ -54,6 +54,7 @@ from dolake.wire.messages import (
     stream_of,
 )
 from dolake.wire.session import Session
+from dolake.wire.source_state import decode_state, encode_patch
 
 if TYPE_CHECKING:
     from dolake.receiver.endpoint import Receiver
@@ -332,7 +333,7 @@ class Connection:
         held_tables: list[str] = []
         try:
             tables = check_events(message)
-            if not message.events:
+            if not message.events and message.source_state is UNSET:
                 self._ack_ok(message.correlation_id, number)
                 return
             admission.check_event_sizes(data, self._limits, message.events)
@@ -376,11 +377,12 @@ class Connection:
             stream=stream,
             epoch=self._receiver.journal.admitted(stream).epoch if epoch is None else epoch,
             number=message.sequence_number,
-            sequence_first=message.events[0].sequence,
-            sequence_last=message.events[-1].sequence,
+            sequence_first=message.events[0].sequence if message.events else 0,
+            sequence_last=message.events[-1].sequence if message.events else 0,
             change_count=len(message.events),
             tables=tables,
-            payload=data,
+            payload=data if message.events else b"",
+            source_state=b"" if message.source_state is UNSET else encode_patch(message.source_state),
         )
 
     async def _take_connect(self, message: ConnectMessage) -> None:
@@ -420,6 +422,7 @@ class Connection:
         status.max_payload_size = self._limits.max_payload_size
         status.max_event_size = self._limits.max_event_size
         status.binary_protocol = True
+        status.source_state = {} if is_new_epoch else decode_state(point.state)
         self._prefers_binary = self._outbox.is_binary = message.capabilities.binary_protocol
         self._outbox.post(status)
 
@@ -476,7 +479,7 @@ class Connection:
         self._unpersisted.append((appended.end, number))
         receiver.stats.duplicate_change_count += appended.duplicate_count
         is_fallback = receiver.progress.breaker != "closed"
-        status = "duplicate" if not appended.change_count else "fallback" if is_fallback else "buffered"
+        status = "duplicate" if appended.is_duplicate else "fallback" if is_fallback else "buffered"
         receiver.stats.count_ack(status)
         receiver.stats.time_ack(time.perf_counter() - started)
         budget = receiver.limiter.budget(self.session)
@@ -501,7 +504,9 @@ class Connection:
 
     def _refuse(self, number: int, error: DoLakeError, correlation_id: str | UnsetType, *, is_lost: bool) -> None:
         """The batch was not kept; with something new in it, its number is expected again before any other."""
-        if is_lost:
+        if isinstance(error, InvalidSequence) and error.expected is not None:
+            self.session.expected = error.expected
+        elif is_lost:
             self.session.refuse(number)
         self._nack(number, error, correlation_id)
 

@@ -69,7 +69,11 @@ class Receiver:
         self._connections: dict[Session, Connection] = {}
         journal.on_durable(
             lambda group: progress.add_durable(
-                group.end, group.batch_count, group.byte_count, group.commit_timestamp_ms
+                group.end,
+                group.batch_count,
+                group.byte_count,
+                group.commit_timestamp_ms,
+                change_count=group.change_count,
             )
         )
         progress.on_published(self._tell_persisted)

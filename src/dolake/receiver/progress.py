@@ -30,6 +30,8 @@ class _Bucket:
 
     start: Position
     end: Position
+    state_count: int
+    """Positions at which there is no change, but a state of a source alone."""
     batch_count: int
     byte_count: int
     oldest_ms: int
@@ -40,25 +42,38 @@ class Tail:
     """What is durable and not yet committed, counted in buckets so that a tail of any length costs little memory.
 
     A bucket leaves when all of it is committed, so the batch and byte counts may lag behind by one bucket, and the age
-    of the oldest change by the little time that a bucket is open; the count of changes is exact.
+    of the oldest change by the little time that a bucket is open. The count of changes is exact, but in a bucket that
+    is committed in part: the states that it holds are counted as changes, because any of them may be committed.
     """
 
     def __init__(self, committed: Position = START) -> None:
         self.committed = committed
         self.durable = committed
         self._buckets: deque[_Bucket] = deque()
+        self._state_count = 0
 
     def add(
-        self, end: Position, batch_count: int, byte_count: int, at_ms: int, *, oldest_ms: int | None = None
+        self,
+        end: Position,
+        batch_count: int,
+        byte_count: int,
+        at_ms: int,
+        *,
+        oldest_ms: int | None = None,
+        change_count: int | None = None,
     ) -> None:
+        """More is durable. Without a count every position is taken for a change."""
+        state_count = 0 if change_count is None else end - self.durable - change_count
+        self._state_count += state_count
         newest = self._buckets[-1] if self._buckets else None
         if newest and (at_ms - newest.oldest_ms < _PART_MS or len(self._buckets) >= _BUCKETS_MAX):
             newest.end, newest.newest_ms = end, at_ms
+            newest.state_count += state_count
             newest.batch_count += batch_count
             newest.byte_count += byte_count
         else:
             oldest = at_ms if oldest_ms is None else oldest_ms
-            self._buckets.append(_Bucket(self.durable, end, batch_count, byte_count, oldest, at_ms))
+            self._buckets.append(_Bucket(self.durable, end, state_count, batch_count, byte_count, oldest, at_ms))
         self.durable = end
 
     def commit(self, position: Position) -> list[tuple[int, int]]:
@@ -67,12 +82,20 @@ class Tail:
         done = []
         while self._buckets and self._buckets[0].end <= self.committed:
             bucket = self._buckets.popleft()
-            done.append((bucket.end - bucket.start, bucket.oldest_ms))
+            self._state_count -= bucket.state_count
+            done.append((bucket.end - bucket.start - bucket.state_count, bucket.oldest_ms))
         return done
 
     @property
+    def is_behind(self) -> bool:
+        """Whether something is durable and not committed: changes, or states alone."""
+        return self.durable > self.committed
+
+    @property
     def change_count(self) -> int:
-        return max(0, self.durable - self.committed)
+        first = self._buckets[0] if self._buckets else None
+        in_doubt = first.state_count if first and first.start < self.committed else 0
+        return max(0, self.durable - self.committed - self._state_count + in_doubt)
 
     @property
     def batch_count(self) -> int:
@@ -179,8 +202,10 @@ class Progress:
     def detach(self) -> None:
         self.is_attached = False
 
-    def add_durable(self, end: Position, batch_count: int, byte_count: int, at_ms: int) -> None:
-        self.tail.add(end, batch_count, byte_count, at_ms)
+    def add_durable(
+        self, end: Position, batch_count: int, byte_count: int, at_ms: int, *, change_count: int | None = None
+    ) -> None:
+        self.tail.add(end, batch_count, byte_count, at_ms, change_count=change_count)
         self.last_durable_ms = at_ms
         self._tell_watchers()
         if self.breaker != "closed":

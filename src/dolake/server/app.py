@@ -15,7 +15,6 @@ from aiohttp import web
 
 import dolake
 from dolake.catalog import rest as catalog_rest
-from dolake.catalog.base import PIPELINE_HEADER
 from dolake.catalog.rest import MethodNotAllowed, Unprocessable
 from dolake.errors import DoLakeError, Forbidden, InvalidInput, NotFound, RateLimited, Unauthorized, Unavailable
 from dolake.query import rest as query_rest
@@ -29,6 +28,7 @@ from dolake.server import (
     operations,
     quarantine_rest,
     retype,
+    sources_rest,
     tables,
     tiers,
 )
@@ -51,6 +51,7 @@ ROUTES = [
     *retype.ROUTES,
     *freshness.ROUTES,
     *quarantine_rest.ROUTES,
+    *sources_rest.ROUTES,
     *query_rest.ROUTES,
     *subscriptions.ROUTES,
     *rows_rest.ROUTES,
@@ -168,11 +169,11 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 @web.middleware
 async def only_own_processes(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Beside TLS there is a plain port on loopback for the pipeline, which knows the server's secret."""
+    """Beside TLS there is a plain port on loopback for the pipeline and the sources, which know a secret of ours."""
     lake = request.app[LAKE]
     if lake.own_port is not None and request.transport is not None:
         address = request.transport.get_extra_info("sockname")
-        if address[1] == lake.own_port and not lake.catalog.is_pipeline(request.headers.get(PIPELINE_HEADER)):
+        if address[1] == lake.own_port and not lake.doorkeeper.is_own_process(request):
             raise Forbidden("this port is for the server's own processes", hint="ask where server.json says, with TLS")
     return await handler(request)
 

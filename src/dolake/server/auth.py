@@ -74,9 +74,10 @@ class Doorkeeper:
         """Who asks. Raises Unauthorized, after a while."""
         if PIPELINE_HEADER in request.headers and self.is_pipeline(request.headers[PIPELINE_HEADER]):
             return PIPELINE
-        if not self.book.is_required:
-            return NOBODY_YET
         kind, _, text = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        if not self.book.is_required:
+            # A source of ours keeps its grant, and so its connection, when the first token is made.
+            return self.book.recognise_own(text.strip()) or NOBODY_YET
         try:
             if kind.lower() != "bearer":
                 raise Unauthorized("a token is needed", hint="send it as `Authorization: Bearer dolake_...`")
@@ -84,6 +85,12 @@ class Doorkeeper:
         except Unauthorized:
             await self.note_failure(request, "invalid" if kind else "missing")
             raise
+
+    def is_own_process(self, request: web.Request) -> bool:
+        """Whether the pipeline or one of our sources asks."""
+        text = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")[2]
+        is_pipeline = PIPELINE_HEADER in request.headers and self.is_pipeline(request.headers[PIPELINE_HEADER])
+        return is_pipeline or self.book.recognise_own(text.strip()) is not None
 
     async def note_failure(self, request: web.Request, reason: str) -> None:
         """Count it, and let it wait."""

@@ -26,7 +26,7 @@ def publish_due_ms(
     tail: Tail, settings: DoLakeConfig, *, now_ms: int, last_ms: int | None, typical_ms: float, is_wanted: bool
 ) -> int | None:
     """The moment at which the next publish is due; None while nothing waits."""
-    if tail.oldest_ms is None or not tail.change_count:
+    if tail.oldest_ms is None or not tail.is_behind:
         return None
     is_full = tail.change_count >= settings.flush_threshold_events or tail.byte_count >= settings.flush_threshold_bytes
     if is_wanted or is_full:

@@ -17,13 +17,16 @@ import msgspec
 import dolake
 from dolake.backup.base import refuse_unfinished
 from dolake.errors import Conflict, Damaged
+from dolake.journal.disk import Disk, write_file_atomically
 
 LOCK_FILE = "server.lock"
 ADDRESS_FILE = "server.json"
 FORMAT_FILE = "format.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """What lies where in a home. The journal's segments, the catalog and the key index have versions of their own, which
-their readers check; this one changes when a release could no longer make sense of the folder as a whole."""
+their readers check; this one changes when a release could no longer make sense of the folder as a whole. Format 2 has
+journal records of format 2. A home of format 1 is raised before anything of format 2 is written to it."""
+_FORMATS_READ = (1, 2)
 
 
 class _Format(msgspec.Struct, frozen=True, rename="camel"):
@@ -84,24 +87,28 @@ class Home:
         temporary.replace(self.path / ADDRESS_FILE)
 
     def _check_format(self) -> None:
-        """A home without the file is of the time before it, and lies as version 1 does."""
+        """A home without the file is new, or of the time before it, and lies as version 1 does."""
         file = self.path / FORMAT_FILE
         try:
             found = msgspec.json.decode(file.read_bytes(), type=_Format)
         except FileNotFoundError:
-            temporary = file.with_suffix(".tmp")
-            temporary.write_bytes(msgspec.json.encode(_Format(FORMAT_VERSION, dolake.__version__)))
-            temporary.replace(file)
+            self._write_format(file)
             return
         except msgspec.DecodeError as error:
             hint = f'restore it, or write {{"version": {FORMAT_VERSION}}} if this release wrote the home'
             raise Damaged(f"{file} cannot be read: {error}", hint=hint) from None
-        if found.version != FORMAT_VERSION:
+        if found.version not in _FORMATS_READ:
             by = f", written by DoLake {found.written_by}" if found.written_by else ""
             raise Damaged(
-                f"{self.path} has home format {found.version}{by}; this release reads {FORMAT_VERSION}",
+                f"{self.path} has home format {found.version}{by}; this release reads 1 to {FORMAT_VERSION}",
                 hint="use the release that wrote it, or a newer one; nothing was changed",
             )
+        if found.version < FORMAT_VERSION:
+            self._write_format(file)
+
+    def _write_format(self, file: Path) -> None:
+        """Durably, because an older release must refuse the home before it meets what it cannot read."""
+        write_file_atomically(Disk(), file, msgspec.json.encode(_Format(FORMAT_VERSION, dolake.__version__)))
 
     def _remove_address(self) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -23,8 +23,9 @@ from dolake.server.auth import Doorkeeper
 from dolake.server.home import Home
 from dolake.server.journal_copy import CONSUMER, JournalCopy
 from dolake.server.query_process import QueryProcess
+from dolake.server.sources import Sources
 from dolake.server.spark_process import SparkProcess
-from dolake.settings import Settings, SettingsStore, SubscriptionSettings
+from dolake.settings import Settings, SettingsStore, SourceSettings, SubscriptionSettings
 from dolake.storage.opening import open_delegation, open_storage, place_of
 from dolake.subscriptions.endpoint import Subscriptions
 from dolake.subscriptions.feeds import Feeds
@@ -43,11 +44,19 @@ def now_ms() -> int:
 class Lake:
     """Everything that one server owns. Until `open` is done it is `recovering`."""
 
-    def __init__(self, home: Home, settings: SettingsStore, clock_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self,
+        home: Home,
+        settings: SettingsStore,
+        clock_ms: Callable[[], int] = now_ms,
+        *,
+        followed: tuple[SourceSettings, ...] = (),
+    ) -> None:
         self.home, self.settings, self.clock_ms = home, settings, clock_ms
         self.started_ms = clock_ms()
         self.progress = Progress(clock_ms)
         self.doorkeeper = Doorkeeper(home.path, clock_ms)
+        self.sources = Sources(home.path, settings, self.doorkeeper, followed)
         current = settings.current
         self.limiter = RateLimiter(
             current.rate_limit, clock_ms=clock_ms, trusted_proxies=current.server.trusted_proxies
@@ -103,6 +112,7 @@ class Lake:
         problems = [self.pipeline.problem] if self.pipeline and self.pipeline.problem else []
         if self._receiver and self.progress.breaker == "open":
             problems.append("publishing fails; publish.lastFailure of GET /v1/write-stats says why")
+        problems += self.sources.problems()
         return problems
 
     async def open(self) -> None:
@@ -233,10 +243,11 @@ class Lake:
         return self.subscriptions
 
     async def close(self) -> None:
-        """In the direction of the data: close the door, make durable, publish, let go."""
+        """In the direction of the data: let the sources end, close the door, make durable, publish, let go."""
         if self._is_closed:
             return
         self._is_closed = True
+        await self.sources.stop()
         wait_ms = self.settings.current.server.shutdown_wait_ms
         if self._receiver:
             self._receiver.pressure.stop()

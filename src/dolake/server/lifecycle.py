@@ -28,16 +28,24 @@ from dolake.server.home import Home
 from dolake.server.journal_copy import refuse_without_store
 from dolake.server.lake import Lake
 from dolake.server.tls import Certificate, certificate_of
-from dolake.settings import ServerSettings, SettingsStore
+from dolake.settings import ServerSettings, SettingsStore, SourceSettings
 
 logger = logging.getLogger(__name__)
 
 
-async def serve(home_path: Path, settings: SettingsStore, on_ready: Callable[[str], None] = lambda _url: None) -> None:
-    """Run a server until it is told to stop."""
+async def serve(
+    home_path: Path,
+    settings: SettingsStore,
+    on_ready: Callable[[str], None] = lambda _url: None,
+    *,
+    followed: tuple[SourceSettings, ...] = (),
+    say: Callable[[str], None] = lambda _text: None,
+) -> None:
+    """Run a server until it is told to stop; `say` gets what a person at its terminal wants to know of the sources."""
     refuse_without_store(settings.current)
     with Home(home_path) as home:
-        lake = Lake(home, settings)
+        lake = Lake(home, settings, followed=followed)
+        lake.sources.say = say
         refuse_open_doors(settings.current.server.host, has_tokens=lake.doorkeeper.book.is_required)
         certificate = certificate_of(settings.current.server, home_path)
         runner = build_runner(lake)
@@ -116,6 +124,7 @@ async def _run(lake: Lake, doors: Doors, stopping: asyncio.Event, on_ready: Call
             gc.freeze()
             doors.write_address(lake.home)
             on_ready(doors.url)
+            tasks.create_task(lake.sources.run(doors.own_url))
             await stopping.wait()
             logger.info("server stopping", extra={"connections": lake.receiver.connection_count})
             for each in watching:

@@ -21,6 +21,7 @@ from dolake.server.auth import Doorkeeper
 from dolake.server.lake import Lake
 from dolake.server.quarantine import Quarantines, quarantines_of
 from dolake.server.query_process import LOOKUP_BUCKETS, QUERY_STATES, SECONDS_BUCKETS, QueryStats
+from dolake.server.sources import SOURCE_STATES, Sources
 from dolake.server.spark_process import PIPELINE_STATES, PipelineStats
 from dolake.server.upkeep import JobBoard
 from dolake.subscriptions.endpoint import Subscriptions
@@ -107,6 +108,7 @@ class _Figures(Collector):
             delegation = lake.catalog.delegation
             what = "What clients were given to reach files in a store: keys, signed requests, or neither."
             yield _by_label("dolake_store_access", what, "outcome", delegation.counts if delegation else {})
+        yield from self._sources(lake.sources)
         if lake.pipeline:
             yield from self._pipeline(lake.pipeline.stats)
             yield from self._upkeep(lake.pipeline.jobs)
@@ -248,6 +250,23 @@ class _Figures(Collector):
         seconds = HistogramMetricFamily("dolake_lookup_seconds", "From a look-up by key to its answer.")
         seconds.add_metric([], _cumulative(LOOKUP_BUCKETS, stats.lookup_seconds_counts), stats.lookup_seconds)
         yield seconds
+
+    def _sources(self, sources: Sources) -> Iterator[Metric]:
+        what = "What each source that the server runs is doing."
+        states = GaugeMetricFamily("dolake_source_state", what, labels=["source", "state"])
+        starts = CounterMetricFamily("dolake_source_starts", "Starts of its process.", labels=["source"])
+        pending = GaugeMetricFamily("dolake_source_pending", "Changes that it has not brought.", labels=["source"])
+        lag = GaugeMetricFamily("dolake_source_lag_seconds", "Age of the oldest of them.", labels=["source"])
+        what = "Its tables whose copy is not complete."
+        copying = GaugeMetricFamily("dolake_source_tables_copying", what, labels=["source"])
+        for each in sources:
+            for state in SOURCE_STATES:
+                states.add_metric([each.name, state], float(each.state == state))
+            starts.add_metric([each.name], each.child.start_count)
+            pending.add_metric([each.name], each.pending)
+            lag.add_metric([each.name], each.lag_ms / 1000)
+            copying.add_metric([each.name], each.copying_count)
+        yield from (states, starts, pending, lag, copying)
 
     def _subscriptions(self, subscriptions: Subscriptions) -> Iterator[Metric]:
         feeds, stats = subscriptions.feeds, subscriptions.feeds.stats

@@ -18,7 +18,18 @@ import dolake
 from dolake.catalog import access, rest, scan_rest
 from dolake.query import rest as query_rest
 from dolake.query import rows_rest
-from dolake.server import compaction, forgetting, freshness, oauth, operations, quarantine_rest, retype, tables, tiers
+from dolake.server import (
+    compaction,
+    forgetting,
+    freshness,
+    oauth,
+    operations,
+    quarantine_rest,
+    retype,
+    sources_rest,
+    tables,
+    tiers,
+)
 from dolake.server.operations import json_response
 from dolake.subscriptions import endpoint as subscriptions
 
@@ -104,6 +115,15 @@ _BODIES: dict[Handler, Schema] = {
     forgetting.forget: _body({"key": _TEXT}, source=_TEXT, patient=_FLAG),
     quarantine_rest.replay_quarantine: _body(positions=_list_of(_COUNT)),
     quarantine_rest.drop_quarantine: _body(positions=_list_of(_COUNT)),
+    sources_rest.add_source: _body(
+        {"path": _TEXT},
+        name=_TEXT,
+        kind={"enum": ["sqlite"]},
+        tables=_list_of(_TEXT),
+        exclude=_list_of(_TEXT),
+        namespace=_TEXT,
+        source=_TEXT,
+    ),
     subscriptions.acknowledge: _body({"token": _TEXT}),
     rest.publish_nothing: _body({"from": _COUNT, "to": _COUNT, "generation": _COUNT}),
     rest.create_namespace: _body({"namespace": _LEVELS}, properties=_TEXT_MAP),
@@ -182,6 +202,7 @@ _WITHOUT_CONTENT = {
     rest.drop_view,
     rest.rename_view,
     query_rest.cancel_query,
+    sources_rest.remove_source,
     subscriptions.drop_subscription,
 }
 
@@ -211,6 +232,7 @@ def openapi_document(base_path: str) -> dict[str, Any]:
         *retype.ROUTES,
         *freshness.ROUTES,
         *quarantine_rest.ROUTES,
+        *sources_rest.ROUTES,
         *query_rest.ROUTES,
     ]
     served += rows_rest.ROUTES

@@ -93,6 +93,7 @@ async def status(request: web.Request) -> web.Response:
     }
     body["pipeline"] = lake.pipeline.stats.as_json() if lake.pipeline else {"state": "off"}
     body["query"] = lake.query.stats.as_json() if lake.query else {"state": "off"}
+    body["sources"] = [each.summary() for each in lake.sources]
     body["subscriptions"] = lake.subscriptions.as_json() if lake.subscriptions else {"subscribers": 0}
     if reason := _why_not_ready(lake):
         body["reason"] = reason

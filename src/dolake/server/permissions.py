@@ -80,6 +80,12 @@ PERMISSIONS: dict[str, Need] = {
     "POST /v1/quarantine/{namespace}/{table}/replay": ACT,
     "POST /v1/quarantine/{namespace}/{table}/drop": ACT,
     "GET /v1/freshness": READ,
+    # Sources.
+    "GET /v1/sources": READ,
+    "POST /v1/sources": LAKE_ADMIN,
+    "POST /v1/sources/{source}/pause": LAKE_ADMIN,
+    "POST /v1/sources/{source}/resume": LAKE_ADMIN,
+    "DELETE /v1/sources/{source}": LAKE_ADMIN,
     # Questions.
     "POST /v1/query": READ,
     "POST /v1/query/plan": READ,

@@ -159,7 +159,7 @@ class SparkProcess:
                 logger.warning("pipeline not started", extra={"reason": str(error)})
                 self._note_end(f"it cannot be started: {error}")
             if self._is_stopping or self.stats.state == "sleeping":
-                await self._until(lambda: self._progress.tail.change_count > 0 or bool(self.jobs.orders))
+                await self._until(self._has_work)
                 continue
             if self._progress.flush_count > published_before:
                 delay_ms = self._settings.current.pipeline.retry_delay_ms
@@ -180,6 +180,12 @@ class SparkProcess:
                     await self._progress.wait_committed(self._progress.tail.durable)
         self._is_stopping = True
         self._wake.set()
+
+    def _has_work(self) -> bool:
+        """Whether a sleeping child is to be woken. States of sources alone can wait until a publish is asked for."""
+        tail, is_wanted = self._progress.tail, self._progress.flush_wanted.is_set()
+        is_long = tail.byte_count >= self._settings.current.lake.flush_threshold_bytes
+        return tail.change_count > 0 or bool(self.jobs.orders) or (tail.is_behind and (is_wanted or is_long))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Wait for this, or for the end."""
@@ -386,7 +392,7 @@ class SparkProcess:
                 self._retry_delay_ms = min(2 * self._retry_delay_ms, longest_ms)
 
     async def _pass_gap(self, report: Reached) -> None:
-        """Where a repair left a gap there is nothing to publish, and the position moves without any table."""
+        """At a gap that a repair left, or a state alone, there is nothing to publish: only the position moves."""
         start = self._progress.tail.committed
         if report.waiting_since_ms is None and report.position > start:
             publish = PublishedRow(start, report.position, self.stats.generation, self._clock_ms())

@@ -1,7 +1,7 @@
 """Every option of DoLake: what it is called, what it may be, who set it, and how to change it while the server runs.
 
     schema.py   the settings themselves: type, default, bounds, one line of meaning each; stores.py those of a store,
-                upkeep.py those of upkeep
+                upkeep.py those of upkeep; sources.py the databases that the server follows
     names.py    all spellings of a setting (file, environment, wire), computed from schema.py
     layers.py   who wins: default < dolake.toml < changed at run time < DOLAKE_* < flag
     store.py    the settings of a running server: what is in effect, from where, and change()
@@ -29,6 +29,7 @@ from dolake.settings.schema import (
     Settings,
     SubscriptionSettings,
 )
+from dolake.settings.sources import SourceSettings, followed_source
 from dolake.settings.store import Origin, SettingsChange, SettingsStore, load_settings, to_public
 from dolake.settings.stores import StorageSettings
 from dolake.settings.upkeep import MaintenanceSettings
@@ -57,8 +58,10 @@ __all__ = [
     "Settings",
     "SettingsChange",
     "SettingsStore",
+    "SourceSettings",
     "StorageSettings",
     "SubscriptionSettings",
+    "followed_source",
     "load_settings",
     "to_public",
 ]

@@ -33,6 +33,7 @@ from dolake.settings.names import (
     without_passwords,
 )
 from dolake.settings.schema import ORDERS, Settings
+from dolake.settings.sources import SECTION, SourceSettings, read_sources
 
 CONFIG_FILE = "dolake.toml"
 CHANGED_FILE = "settings-changed.json"
@@ -74,15 +75,21 @@ DEFAULTS: Values = {key: Given(setting.default, Layer.DEFAULT, key, "default") f
 # --- reading one layer -----------------------------------------------------------------------------------------------
 
 
-def read_file(path: Path) -> Values:
-    """The settings of a dolake.toml."""
+def read_file(path: Path) -> tuple[Values, tuple[SourceSettings, ...]]:
+    """The settings of a dolake.toml, and the sources that it names."""
+    mapping, origin = _read_toml(path), f"file {path}"
+    sources = read_sources(mapping.pop(SECTION, []), path.absolute().parent, origin)
+    return _read_mapping(mapping, Layer.FILE, origin), sources
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         raise SettingsError(f"{path} does not exist", hint="create it, or name another file") from None
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
-    return _read_mapping(_parse_toml(path, data), Layer.FILE, f"file {path}")
+    return _parse_toml(path, data)
 
 
 def read_changed(path: Path) -> Values:

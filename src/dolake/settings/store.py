@@ -36,6 +36,7 @@ from dolake.settings.layers import (
 )
 from dolake.settings.names import SETTINGS, camel, is_secret, without_passwords
 from dolake.settings.schema import Settings
+from dolake.settings.sources import SourceSettings
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +81,10 @@ def load_settings(
     """Read every layer. Without `config_file` this is home/dolake.toml where it exists; a file that is named must."""
     if config_file is None and home is not None and (home / CONFIG_FILE).exists():
         config_file = home / CONFIG_FILE
+    values, sources = read_file(config_file) if config_file else ({}, ())
     return SettingsStore(
-        file=read_file(config_file) if config_file else {},
+        file=values,
+        sources=sources,
         changed_file=home / CHANGED_FILE if home else None,
         environment=read_environment(environ),
         flags=read_flags(flags),
@@ -94,8 +97,18 @@ class SettingsStore:
     Without `changed_file` run-time changes last as long as the store.
     """
 
-    def __init__(self, *, file: Values, changed_file: Path | None, environment: Values, flags: Values) -> None:
+    def __init__(
+        self,
+        *,
+        file: Values,
+        changed_file: Path | None,
+        environment: Values,
+        flags: Values,
+        sources: tuple[SourceSettings, ...] = (),
+    ) -> None:
         self._file = file
+        self.sources = sources
+        """Those of the file; others are added while the server runs."""
         self._changed_file = changed_file
         self._overrules = {**environment, **flags}
         self._listeners: list[Listener] = []

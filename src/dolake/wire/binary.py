@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Annotated, Any, cast
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 from dolake.errors import MessageValidationError
 from dolake.wire.columns import ColumnBatch, Columns, columns_batch, raw_batch
@@ -78,6 +78,8 @@ def unpack_received(data: bytes) -> tuple[ReceivedMessage, bytes]:
         raise as_validation_error(error) from None
     if not isinstance(message, _AnyBatch):
         return message, data
+    if message.source_state is not UNSET:
+        _refuse_odd(message.source_state, "$.sourceState")
     head = {name: getattr(message, name) for name in BatchHead.__struct_fields__}
     if isinstance(message.events, Columns):
         return columns_batch(ColumnBatch(events=message.events, **head)), data

@@ -191,6 +191,8 @@ class BatchHead(Struct, tag_field="type", rename="camel", kw_only=True):
     size_bytes: Count = 0
     is_retry: bool = False
     retry_count: Count = 0
+    source_state: dict[str, Any] | UnsetType = UNSET
+    """A merge patch onto the state that the lake keeps for this source; such a batch may have no events."""
 
 
 class BatchMessage(BatchHead, Generic[Event], tag="cdc_batch"):
@@ -308,6 +310,7 @@ class StatusMessage(Struct, tag="status", tag_field="type", rename="camel", kw_o
     max_payload_size: int | UnsetType = UNSET
     max_event_size: int | UnsetType = UNSET
     binary_protocol: bool | UnsetType = UNSET
+    source_state: dict[str, Any] | UnsetType = UNSET
 
 
 ServerMessage = AckMessage | NackMessage | StatusMessage

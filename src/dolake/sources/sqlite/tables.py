@@ -102,7 +102,15 @@ def _of_own_name(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def is_wanted(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
+    """Whether one of the patterns matches, and none of those that begin with `!`."""
+    wanted = False
+    for pattern in patterns:
+        excludes = pattern.startswith("!")
+        if fnmatchcase(name.casefold(), pattern.removeprefix("!").casefold()):
+            if excludes:
+                return False
+            wanted = True
+    return wanted
 
 
 def _is_shadow(name: str, virtual: Iterable[str]) -> bool:
