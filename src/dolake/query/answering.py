@@ -28,7 +28,7 @@ from dolake.query.planning import Planner, Table
 from dolake.query.question import CONTENT_TYPES, DiffQuestion, Format, PlanQuestion, Question
 from dolake.query.reader import Asked, Reference, Run, View
 from dolake.query.relation import Relation
-from dolake.query.rescued import warnings_of
+from dolake.query.rescued import has_rescued, warnings_of
 from dolake.query.results import Answer, arrow_pieces, csv_pieces, json_pieces
 from dolake.query.routing import Bound, Route, SparkRunning, answer_by_spark, route
 from dolake.query.spark_engine import SparkEngine, SparkFailed, refuse
@@ -119,8 +119,8 @@ def _warn_of_rescued(
         return runner(engine, stop, arrow)(sql)
 
     for number, relation in enumerate(relations):
-        counts = view.rescued(number, relation, run)
-        view.warnings += warnings_of(statement, relation, counts)
+        if has_rescued(relation):
+            view.warnings += warnings_of(statement, relation, view.rescued(number, relation, run))
 
 
 def answer(parts: Parts, question: Question, settings: QuerySettings, form: Format, grant: Grant, job: Job) -> None:

@@ -47,8 +47,6 @@ class RescuedCounts:
         self, relation: Relation, reads: Sequence[tuple[LakeTable, Json]], position: Position, run: Run
     ) -> dict[str, int]:
         """How many rows have a rescued value, by column; the relation reads these snapshots, and the tail behind."""
-        if RESCUED not in (*relation.columns, *relation.hidden):
-            return {}
         if not (any(self._in_files(*read) for read in reads) or _is_in_tail(relation)):
             return {}
         ids = tuple(snapshot["snapshot-id"] for _, snapshot in reads)
@@ -86,6 +84,11 @@ def _counted(relation: Relation, run: Run) -> dict[str, int]:
 def _is_in_tail(relation: Relation) -> bool:
     found = (table.column(RESCUED) for table in relation.arrow.values() if RESCUED in table.column_names)
     return any(column.null_count < len(column) for column in found)
+
+
+def has_rescued(relation: Relation) -> bool:
+    """Whether its rows say what did not fit: those of tables that DoLake manages do."""
+    return RESCUED in (*relation.columns, *relation.hidden)
 
 
 def warnings_of(statement: Statement, relation: Relation, counts: Mapping[str, int]) -> list[str]:
