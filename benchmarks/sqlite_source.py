@@ -8,6 +8,7 @@ and files are gone afterwards, also after Ctrl-C.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -28,7 +29,8 @@ import psutil
 
 from benchmarks.machine import Run, at_least, at_most, temporary_home, terminate_as_exit
 from dolake.cli.child import COMMAND, ChildServer
-from dolake.sources.sqlite import enable_cdc, status
+from dolake.sources.configured import view_of
+from dolake.sources.sqlite import enable_cdc, is_attached, status
 
 FLOOR_CHANGES_S = 20_000
 FLOOR_OVERHEAD = 2.5
@@ -144,9 +146,9 @@ def _streaming(folder: Path, load: Load, server: ChildServer) -> dict[str, Any]:
     db = _application(path, "NORMAL")
     enable_cdc(path)
     with _source(path, server) as process:  # the copy of an empty table, and the start of two processes, do not count
-        _wait(lambda: status(path).epoch is not None and not status(path).is_copying)
+        _wait(lambda: is_attached(path) and not status(path, asyncio.run(view_of(server.url, None))).is_copying)
         _end(process)
-    writer = _Writer(db, load)
+    writer = _Writer(db, load, _durable(server))
     while writer.count < load.backlog:
         writer.write()
     with _source(path, server) as process:
@@ -159,10 +161,11 @@ def _streaming(folder: Path, load: Load, server: ChildServer) -> dict[str, Any]:
 class _Writer:
     """An application: transactions of some rows, of which most are inserts and some update what is there."""
 
-    def __init__(self, db: sqlite3.Connection, load: Load) -> None:
+    def __init__(self, db: sqlite3.Connection, load: Load, position: int) -> None:
         self._db = db
         self._rows = load.rows_per_transaction
-        self.count = 0
+        self.count = position
+        """At which position of the lake the last change will be durable."""
         self._next = 0
 
     def write(self) -> None:

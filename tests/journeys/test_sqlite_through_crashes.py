@@ -95,7 +95,17 @@ class _Processes:
         self._files = files
         self._server = server
         self._running: dict[str, list[subprocess.Popen[bytes]]] = {"writer": [], "source": []}
-        self._command = [sys.executable, "-m", "dolake.cli", "source", "sqlite", str(files), "--to", server.url]
+        self._command = [
+            sys.executable,
+            "-m",
+            "dolake.cli",
+            "source",
+            "sqlite",
+            "--shards",
+            str(files),
+            "--to",
+            server.url,
+        ]
 
     def start_all(self, dice: random.Random) -> None:
         self._start("writer", dice)

@@ -6,9 +6,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dolake.changes import Change
-from dolake.sources.base import Standing
+from dolake.sources.base import Piece, Standing
 from dolake.sources.sqlite import SqliteSource
+from dolake.wire.source_state import merge
 from tests.support.mirror import Mirror
 
 
@@ -24,6 +27,12 @@ def event_of(change: Change) -> dict[str, Any]:
     }
 
 
+def merged(state: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """The state as the lake keeps it behind this patch."""
+    made: dict[str, Any] = msgspec.json.decode(merge(msgspec.json.encode(state), msgspec.json.encode(patch)))
+    return made
+
+
 class Followed:
     """A file, and a lake that listens to it."""
 
@@ -33,27 +42,31 @@ class Followed:
         self.db.execute("PRAGMA journal_mode = WAL")
         self.mirror = Mirror()
         self.events: list[dict[str, Any]] = []
-        self.durable = 0
+        self.standing = Standing(0, 0)
 
     def do(self, sql: str, *values: Any) -> list[Any]:
         return self.db.execute(sql, values).fetchall()
 
+    def take(self, piece: Piece) -> list[dict[str, Any]]:
+        """What the lake does with a piece: its changes and its state become durable together."""
+        fresh = [event_of(change) for change in piece.changes]
+        for event in fresh:
+            self.mirror.apply(event)
+        durable = max([self.standing.durable_sequence, *(change.sequence for change in piece.changes)])
+        self.standing = Standing(self.standing.epoch, durable, merged(self.standing.state, piece.state))
+        self.events += fresh
+        return fresh
+
     def listen(self) -> list[dict[str, Any]]:
         """Everything that is new."""
         source = SqliteSource(self.path)
-        standing = Standing(source._store.get("epoch") or 0, self.durable)
-        source.resume(standing)
+        source.resume(self.standing)
         fresh = []
         while source.has_work():
-            if (group := source.look()) is None:
-                continue
-            for change in group.changes:
-                fresh.append(event_of(change))
-                self.mirror.apply(fresh[-1])
-            self.durable = group.last
-            source.acknowledge(group.last)
+            if (piece := source.look()) is not None:
+                fresh += self.take(piece)
+                source.acknowledge(piece)
         source.close()
-        self.events += fresh
         return fresh
 
     def lake_rows(self, table: str) -> list[dict[str, Any]]:

@@ -18,7 +18,8 @@ from dolake.cli.child import ChildServer
 from dolake.cli.demo_shop import TABLES, file_of
 from dolake.errors import Unavailable
 from dolake.sources.base import SourceStatus
-from dolake.sources.sqlite import is_enabled, status
+from dolake.sources.configured import view_of
+from dolake.sources.sqlite import is_attached, status
 
 _STOP_WAIT_S = 30.0
 _LOOK_EVERY_S = 0.1
@@ -85,12 +86,13 @@ class Stage:
         self.server.stop()
 
     def standing(self) -> list[SourceStatus]:
-        """How far each file is, by what the file itself knows."""
+        """How far each file is, by what the lake says."""
         for name, process in (("source", self._source), ("shop", self._seller)):
             if process and process.poll() is not None:
                 words = (self.shop.parent / f"{'seller' if name == 'shop' else name}.log").read_text(errors="replace")
                 raise Unavailable(f"the {name} ended with exit code {process.returncode}", hint=words[-2000:])
-        return [status(path) for path in self.files if is_enabled(path)]
+        view = asyncio.run(view_of(self.server.url, None))
+        return [status(path, view) for path in self.files if is_attached(path)]
 
     async def told(self, wait_s: float) -> float:
         """Wait until the lake has acknowledged everything that the files have; returns how long that took."""

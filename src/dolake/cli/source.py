@@ -18,15 +18,18 @@ from rich.table import Table
 
 from dolake.changes import StreamId
 from dolake.cli.serve import run_loop
-from dolake.errors import DoLakeError, InvalidInput, NotFound
+from dolake.errors import DoLakeError, InvalidInput
 from dolake.sources import sqlite as sqlite_source
 from dolake.sources.base import SourceStatus
-from dolake.sources.runner import Report, Runner, Shard
-from dolake.sources.sqlite import SqliteSource
+from dolake.sources.configured import awaited_view_of, files_in, view_of
+from dolake.sources.runner import Report, Runner
+from dolake.sources.sqlite.attachment import Choice, Plan, plan_all
+from dolake.sources.sqlite.lake_view import LakeView
+from dolake.sources.sqlite.naming import lake_name
 from dolake.telemetry import start_logging
 
 app = typer.Typer(help="Follow databases, and bring their changes to a lake.", no_args_is_help=True)
-SUFFIXES = (".db", ".sqlite", ".sqlite3")
+_NAMES_SHOWN = 20
 _REPORT_EVERY_ON_TERMINAL_S = 0.25
 
 FilesArgument = Annotated[
@@ -35,6 +38,19 @@ FilesArgument = Annotated[
 TablesOption = Annotated[
     list[str] | None, typer.Option("--tables", help="A table's name, or a pattern with *; give it again for more.")
 ]
+ExcludeOption = Annotated[
+    list[str] | None, typer.Option("--exclude", help="A table, or a pattern, to leave out; give it again for more.")
+]
+MaskOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mask",
+        help="Keep a hash, *** or the beginning of a column's values; give it again.",
+        metavar="TABLE.COLUMN=MASK",
+    ),
+]
+TokenOption = Annotated[str | None, typer.Option(envvar="DOLAKE_TOKEN", help="The lake's token, if it asks for one.")]
+ToOption = Annotated[str | None, typer.Option("--to", help="The lake's address, to ask how far it is.", metavar="URL")]
 
 
 @app.command("sqlite")
@@ -45,10 +61,22 @@ def sqlite(
         str, typer.Option(help="The lake's namespace for the tables; the default one otherwise.")
     ] = "",
     tables: TablesOption = None,
-    source: Annotated[str | None, typer.Option(help="The stream's name; from the file or folder otherwise.")] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="DOLAKE_TOKEN", help="The lake's token, if it asks for one.")
-    ] = None,
+    exclude: ExcludeOption = None,
+    mask: MaskOption = None,
+    source: Annotated[str | None, typer.Option(help="The stream's name; from the file otherwise.")] = None,
+    shards: Annotated[
+        bool, typer.Option("--shards", help="The files have one schema: tables of one name are one table in the lake.")
+    ] = False,
+    as_copy: Annotated[
+        bool, typer.Option("--as-copy", help="The file is a copy of a followed one: make it a database of its own.")
+    ] = False,
+    restored: Annotated[
+        bool, typer.Option("--restored", help="The file was restored from a backup, in the place of the followed one.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be followed, and change nothing.")
+    ] = False,
+    token: TokenOption = None,
     once: Annotated[bool, typer.Option("--once", help="End when everything is told.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_format: Annotated[str, typer.Option(help="console or json.")] = "console",
@@ -57,10 +85,22 @@ def sqlite(
     is_terminal = sys.stderr.isatty()
     start_logging("warning" if is_terminal and log_level == "info" else log_level, _log_form(log_format))
     paths = files_of(files)
-    for path in paths:
-        if tables is not None or not sqlite_source.is_enabled(path):
-            sqlite_source.enable_cdc(path, tables or "*")
-    shards = shards_of(paths, source, namespace)
+    choice = Choice(
+        namespace,
+        tables,
+        exclude,
+        _masks_of(mask),
+        source,
+        (source or paths[0].resolve().parent.name) if shards else None,
+        as_copy,
+        restored,
+    )
+    plans = plan_all(paths, choice, asyncio.run(_view(paths, to, token, is_patient=not (once or dry_run))))
+    for plan in plans:
+        _show_plan(plan, is_dry_run=dry_run)
+    if dry_run:
+        return
+    ready = [plan.carry_out() for plan in plans]
     # Changes by the thousand come and go, none of them in a cycle: looking for cycles cost a quarter of the time.
     gc.set_threshold(200_000, 20, 100)
     with _shown_progress(is_terminal) as report:
@@ -72,7 +112,7 @@ def sqlite(
             **({"report_every_s": _REPORT_EVERY_ON_TERMINAL_S} if report else {}),
         )
         failures: dict[StreamId, DoLakeError] = {}
-        run_loop(_until_stopped(runner.run(shards), failures))
+        run_loop(_until_stopped(runner.run(ready), failures))
     for stream, error in failures.items():
         typer.echo(f"{stream}: {error}", err=True)
     if failures:
@@ -80,11 +120,15 @@ def sqlite(
 
 
 @app.command("enable")
-def enable(files: FilesArgument, tables: TablesOption = None) -> None:
-    """Put triggers and an outbox into SQLite files: from now on their changes are kept for a lake."""
+def enable(
+    files: FilesArgument, tables: TablesOption = None, exclude: ExcludeOption = None, mask: MaskOption = None
+) -> None:
+    """Put triggers and an outbox into SQLite files: they keep their changes for a lake from now on. Repairs, too."""
     for path in files_of(files):
-        status = sqlite_source.enable_cdc(path, tables or "*")
-        typer.echo(f"{path}: {len(status.tables)} tables are followed")
+        status = sqlite_source.enable_cdc(path, tables, exclude=exclude, masks=_masks_of(mask))
+        typer.echo(
+            f"{path}: {_counted(len(status.tables))} followed: {_listed([each.table for each in status.tables])}"
+        )
         for reason in status.left_out:
             typer.echo(f"  left out: {reason}")
 
@@ -92,38 +136,48 @@ def enable(files: FilesArgument, tables: TablesOption = None) -> None:
 @app.command("disable")
 def disable(
     files: FilesArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Also where changes wait that no lake has acknowledged.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Also where changes may wait that no lake has.")] = False,
+    to: ToOption = None,
+    token: TokenOption = None,
 ) -> None:
-    """Remove every trace of DoLake from SQLite files."""
+    """Remove every trace of DoLake from SQLite files, whatever is left of it there."""
+    view = asyncio.run(view_of(to, token)) if to else None
     for path in files_of(files):
-        if not sqlite_source.is_enabled(path):
+        if not sqlite_source.has_traces(path):
             typer.echo(f"{path}: is not followed")
             continue
-        pending = sqlite_source.status(path).pending
-        if pending and not yes:
-            raise InvalidInput(
-                f"{path} has {pending} changes that no lake has acknowledged",
-                hint="bring them with `dolake source sqlite FILE --to URL --once`, or add --yes to lose them",
-            )
+        if sqlite_source.is_enabled(path) and not yes:
+            _refuse_to_lose(path, sqlite_source.status(path, view))
         sqlite_source.disable_cdc(path)
         typer.echo(f"{path}: is followed no longer")
 
 
+def _refuse_to_lose(path: Path, found: SourceStatus) -> None:
+    """What a lake has not acknowledged would be lost; without the lake it is not known which changes these are."""
+    if not found.pending:
+        return
+    if found.is_known:
+        words, hint = "that no lake has acknowledged", "bring them with `dolake source sqlite FILE --to URL --once`"
+    else:
+        words, hint = "in its outbox, and only the lake knows which of them it has", "add --to URL to ask it"
+    raise InvalidInput(f"{path} has {found.pending:,} changes {words}", hint=f"{hint}, or add --yes to lose them")
+
+
 @app.command("status")
-def status(files: FilesArgument) -> None:
-    """How far behind the lake is, by what the files know; and which tables are being copied."""
-    shown = Table("file", "table", "copied", "pending", "lag", "epoch")
+def status(files: FilesArgument, to: ToOption = None, token: TokenOption = None) -> None:
+    """What is followed in the files. With --to also how far behind the lake is, and which tables are being copied."""
+    view = asyncio.run(view_of(to, token)) if to else None
+    shown = Table("file", "table", "copied", "pending" if view else "kept", "lag")
     left_out: list[str] = []
     for path in files_of(files):
         if not sqlite_source.is_enabled(path):
             shown.add_row(path.name, "is not followed")
             continue
-        found = sqlite_source.status(path)
-        lag = f"{found.lag_ms / 1000:,.1f} s" if found.pending else "none"
-        epoch = "" if found.epoch is None else str(found.epoch)
-        shown.add_row(path.name, f"{len(found.tables)} tables", "", f"{found.pending:,}", lag, epoch)
+        found = sqlite_source.status(path, view)
+        lag = f"{found.lag_ms / 1000:,.1f} s" if found.pending and found.is_known else "none" if found.is_known else ""
+        shown.add_row(path.name, f"{len(found.tables)} tables", "", f"{found.pending:,}", lag)
         for table in found.tables:
-            done = "all" if table.phase == "live" else f"{table.copied:,} of {table.total:,}"
+            done = {"live": "all", "copying": f"{table.copied:,} of {table.total:,}"}.get(table.phase, "")
             shown.add_row("", table.table, done)
         left_out += found.left_out
     console = Console(highlight=False)
@@ -142,34 +196,54 @@ def resync(
     typer.echo(f"{file}: {table} will be copied again")
 
 
-# --- files and streams -----------------------------------------------------------------------------------------------
+# --- files and what is chosen ----------------------------------------------------------------------------------------
 
 
 def files_of(named: Sequence[Path]) -> list[Path]:
     """The files that are meant: those that are named, and those in folders that are."""
     found: list[Path] = []
     for path in named:
-        if path.is_dir():
-            inside = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file())
-            if not inside:
-                raise NotFound(f"{path} has no SQLite files", hint=f"their names end in {', '.join(SUFFIXES)}")
-            found += inside
-        else:
-            found.append(path)
+        found += files_in(path) if path.is_dir() else [path]
     return list(dict.fromkeys(found))
 
 
-def shards_of(paths: Sequence[Path], source: str | None, namespace: str) -> list[Shard]:
-    """One file is a source of its own; of several, each is a shard of one that is named like their folder."""
-    is_shared = len(paths) > 1
-    if is_shared and len({path.stem for path in paths}) < len(paths):
-        raise InvalidInput("two files have the same name", hint="a stream is named after its file: run them apart")
-    name = source or (paths[0].resolve().parent.name if is_shared else paths[0].stem)
-    return [_shard(path, StreamId(name, path.stem if is_shared else ""), namespace, is_shared) for path in paths]
+async def _view(paths: Sequence[Path], url: str, token: str | None, *, is_patient: bool) -> LakeView:
+    """What the lake knows. A file that agreed with a lake before waits for it; a first start reaches it, or fails."""
+    if is_patient and all(sqlite_source.is_attached(path) for path in paths):
+        return await awaited_view_of(url, token)
+    return await view_of(url, token)
 
 
-def _shard(path: Path, stream: StreamId, namespace: str, is_shared: bool) -> Shard:
-    return Shard(stream, lambda: SqliteSource(path, namespace=namespace, is_shared=is_shared))
+def _masks_of(named: Sequence[str] | None) -> dict[str, str] | None:
+    if named is None:
+        return None
+    found = {}
+    for each in named:
+        name, sign, mask = each.partition("=")
+        if not sign or "." not in name:
+            raise InvalidInput(f"--mask {each!r} is no mask", hint="write TABLE.COLUMN=hash, =redact or =truncate(3)")
+        found[name.strip()] = mask.strip()
+    return found
+
+
+def _show_plan(plan: Plan, *, is_dry_run: bool) -> None:
+    """What was chosen, so that a wrong choice is seen at once."""
+    word = "would follow" if is_dry_run else "follows"
+    named = [name if table in (name, lake_name(name)) else f"{name} as {table}" for name, table in plan.tables.items()]
+    typer.echo(f"{plan.path}: {word} {_counted(len(named))} as stream {plan.stream}: {_listed(named)}", err=True)
+    for warning in plan.warnings:
+        typer.echo(f"  warning: {warning}", err=True)
+    for reason in plan.left_out:
+        typer.echo(f"  left out: {reason}", err=True)
+
+
+def _counted(count: int) -> str:
+    return f"{count} table" if count == 1 else f"{count} tables"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    return f"{shown} and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else shown or "none"
 
 
 def _log_form(word: str) -> Any:

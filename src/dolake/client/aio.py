@@ -158,7 +158,8 @@ class LakeClient(Reading):
 
         source_state: a JSON merge patch (RFC 7386) onto the state that the server keeps for this source. It becomes
             durable together with the last change of a list or tuple, and right after the last one of any other
-            iterable; without changes, alone.
+            iterable; without changes, alone. A list that fits into one batch is sent as one batch: all of it is
+            durable with the state, or none of it.
         """
         sending = self.begin(source_state)
         try:
@@ -235,6 +236,11 @@ class LakeClient(Reading):
         """The durable state of this source: as the server told it at the last connection, with every patch that was
         acknowledged since. None before the first connection, and where the server is of a release without states."""
         return decode_state(self._conversation.window.state) if self._conversation.keeps_states else None
+
+    @property
+    def event_bytes_max(self) -> int | None:
+        """The largest change that the server takes, once it has told."""
+        return self._conversation.event_bytes_max
 
     @property
     def last_position(self) -> Position:

@@ -29,7 +29,7 @@ from dolake.client.transport import Connection, Interrupted, Transport, error_of
 from dolake.client.window import Batch, Entry, Ticket, Window
 from dolake.client.words import Words
 from dolake.positions import START, Position
-from dolake.wire.messages import AckMessage, FlushReason, NackMessage, StatusMessage
+from dolake.wire.messages import SEQUENCE_MAX, AckMessage, FlushReason, NackMessage, StatusMessage
 from dolake.wire.source_state import encode_patch
 
 logger = logging.getLogger("dolake.client")
@@ -84,6 +84,7 @@ class Conversation:
         self._words = words
         self.epoch = epoch
         self._pace = pace
+        self._events_limit = pace.events_max
         self._waits = waits
         self._bytes_limit = batch_bytes_max
         self._bytes_max = batch_bytes_max
@@ -117,20 +118,25 @@ class Conversation:
                 await self._add_state(state, ticket_now)
                 return
             self._check_numbering(bodies)
+            is_whole = bool(state) and self._fits_one_batch(bodies, state)
             first = 0
             while first < len(bodies):
                 if not self.window.has_room or self.failure is not None:
                     await self._wait_for_room()
                 ticket = _sound(ticket_now())
-                part = bodies[first : first + min(self.window.room, PIECE_EVENTS)]
+                part = bodies if is_whole else bodies[first : first + min(self.window.room, PIECE_EVENTS)]
                 first += len(part)
                 self._note_work()
-                self.window.put(ticket, self._numbered(part), state if first == len(bodies) else b"")
+                self.window.put(ticket, self._numbered(part), state if first == len(bodies) else b"", is_whole=is_whole)
                 self._work.set()
                 self._added_count += len(part)
                 if self._added_count >= PIECE_EVENTS:
                     self._added_count = 0
                     await asyncio.sleep(0)  # a caller who never has to wait would keep the sender from ever running
+
+    def _fits_one_batch(self, bodies: Sequence[Body], state: bytes) -> bool:
+        size_bytes = sum(len(body.numbered(SEQUENCE_MAX)) + 1 for body in bodies) + len(state)
+        return len(bodies) <= self._events_limit and size_bytes <= self._bytes_max
 
     async def _add_state(self, state: bytes, ticket_now: Callable[[], Ticket]) -> None:
         if not self.window.has_room or self.failure is not None:

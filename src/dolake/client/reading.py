@@ -475,6 +475,15 @@ class Reading(LookingUp, Forgetting, Tiering):
         self._check_usable()
         return await self._http.get("/status")
 
+    async def sources(self) -> dict[str, Any]:
+        """The streams that the lake knows, from GET /v1/sources; for administrators also what the server follows.
+
+        for stream in (await lake.sources())["streams"]:
+            print(stream["source"], stream["connected"])
+        """
+        self._check_usable()
+        return await self._http.get("/v1/sources")
+
     async def health(self) -> dict[str, Any]:
         """GET /health, also when the answer is that the server is not ready.
 

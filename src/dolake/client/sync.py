@@ -120,6 +120,7 @@ class Reading:
     move = _waiting(aio.LakeClient.move)
     configure_storage = _waiting(aio.LakeClient.configure_storage)
     status = _waiting(aio.LakeClient.status)
+    sources = _waiting(aio.LakeClient.sources)
     health = _waiting(aio.LakeClient.health)
 
     list_subscriptions = _waiting(aio.LakeClient.list_subscriptions)
@@ -159,6 +160,11 @@ class Storage:
 def http_of(client: Reading) -> Http:
     """What asks the server; for commands that ask what no method of a client does."""
     return client._lake._http
+
+
+def prefer_json(client: Reading) -> None:
+    """Let answers come as JSON: for a command that shows a few rows, and would wait longer for pyarrow to load."""
+    client._lake._has_arrow = False
 
 
 class LakeClient(Reading):
@@ -209,6 +215,10 @@ class LakeClient(Reading):
     @property
     def last_durable_sequence(self) -> int:
         return self._lake.last_durable_sequence
+
+    @property
+    def event_bytes_max(self) -> int | None:
+        return self._lake.event_bytes_max
 
     @property
     def source_state(self) -> dict[str, Any] | None:

@@ -107,6 +107,8 @@ class Entry(Struct, eq=False, gc=False):
     state: bytes = b""
     number: int = 0
     """That of the batch in which a state went out last."""
+    whole: int = 0
+    """Entries with the same number here go out in one batch, and nothing else with them; 0 does not care."""
 
     @property
     def size_bytes(self) -> int:
@@ -146,6 +148,7 @@ class Window:
         self._number_next = 1
         self._attempt_count = 0
         self._sequence_sent = 0
+        self._whole_count = 0
 
     def __len__(self) -> int:
         return self._count
@@ -164,11 +167,15 @@ class Window:
         entries = chain(chain.from_iterable(batch.entries for batch in self._flight), self._waiting)
         return {ticket: ticket.queued_count for ticket in dict.fromkeys(map(_ticket_of, entries))}
 
-    def put(self, ticket: Ticket, events: Sequence[tuple[int, bytes]], state: bytes = b"") -> None:
+    def put(
+        self, ticket: Ticket, events: Sequence[tuple[int, bytes]], state: bytes = b"", *, is_whole: bool = False
+    ) -> None:
         """Line up some changes, each with its sequence, and a state with the last of them. Asking for `room` before is
-        the caller's part."""
+        the caller's part. `is_whole`: they go out in one batch, so that all of them are durable or none."""
         ticket.add_queued(events[0][0], events[-1][0], len(events))
-        self._waiting += [Entry(sequence, event, ticket) for sequence, event in events]
+        self._whole_count += 1
+        whole = self._whole_count if is_whole else 0
+        self._waiting += [Entry(sequence, event, ticket, whole=whole) for sequence, event in events]
         self._waiting[-1].state = state
         self._count += len(events)
         self._bytes += sum([len(event) for _, event in events]) + len(state)
@@ -184,15 +191,19 @@ class Window:
         """Form the next batch from what waits; None when nothing does, or too many batches are in flight.
 
         A change that is larger than `bytes_max` goes alone. A caller may send old sequences again, and sequences rise
-        within a batch, so a step back starts a new one. A state is that of the batch, so it ends one.
+        within a batch, so a step back starts a new one. A state is that of the batch, so it ends one. Changes that
+        were put as a whole are taken as a whole.
         """
         if not self._waiting or len(self._flight) >= self._batches_max:
             return None
         entries: list[Entry] = []
         size_bytes = retry_count = previous = 0
-        for entry in islice(self._waiting, events_max):
+        whole = self._waiting[0].whole
+        for entry in self._waiting if whole else islice(self._waiting, events_max):
             size = entry.size_bytes + 1  # the comma
-            if entries and (size_bytes + size > bytes_max or entry.sequence <= previous):
+            if entry.whole != whole or (entries and entry.sequence <= previous):
+                break
+            if entries and not whole and size_bytes + size > bytes_max:
                 break
             entries.append(entry)
             size_bytes += size

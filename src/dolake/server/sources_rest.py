@@ -15,6 +15,7 @@ from dolake.identity.grants import Grant
 from dolake.identity.request import grant_of
 from dolake.server.lake import Lake
 from dolake.server.operations import LAKE, json_response
+from dolake.wire.source_state import decode_state
 
 
 async def list_sources(request: web.Request) -> web.Response:
@@ -35,6 +36,7 @@ def _streams(lake: Lake, grant: Grant) -> list[dict[str, Any]]:
             "epoch": point.epoch,
             "lastDurableSequence": point.sequence,
             "connected": speakers.speaker_of(stream) is not None,
+            "state": decode_state(point.state),
         }
         for stream, point in sorted(lake.journal.points().items(), key=lambda each: str(each[0]))
         if grant.knows_source(stream.source) and not stream.is_own

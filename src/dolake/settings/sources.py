@@ -36,6 +36,8 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tables: tuple[str, ...] = ()
     """Names, or patterns with `*`; empty is all."""
     exclude: tuple[str, ...] = ()
+    mask: dict[str, str] = {}
+    """By `table.column`, what is kept of its values: `hash`, `redact` or `truncate(3)`."""
     namespace: str = ""
     source: str = ""
     """The stream's name in the lake; empty is the name of the file."""
@@ -93,7 +95,7 @@ def _completed(source: SourceSettings, folder: Path | None, origin: str) -> Sour
     if source.namespace and (problem := problem_with_table_name(f"{source.namespace}.t")):
         raise SettingsError(f"{source.namespace!r} cannot be a namespace: it {problem}", hint=origin)
     for pattern in (*source.tables, *source.exclude):
-        if not pattern or pattern.startswith("!"):
+        if not pattern:
             raise SettingsError(f"{pattern!r} cannot be a table or a pattern of tables", hint=origin)
     return msgspec.structs.replace(source, name=name, path=str(path))
 

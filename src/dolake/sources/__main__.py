@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from dolake.changes import StreamId
 from dolake.errors import DoLakeError
 from dolake.sources.base import SourceStatus
-from dolake.sources.configured import shards_of
+from dolake.sources.configured import awaited_view_of, files_of, shards_of
 from dolake.sources.runner import Runner
 from dolake.telemetry import start_logging
 from dolake.wire.source_lines import (
@@ -125,7 +125,9 @@ async def _follow(start: StartSource, reports: _Reports) -> bool:
 
 
 async def _run(start: StartSource, reports: _Reports) -> bool:
-    shards = await asyncio.to_thread(shards_of, start)
+    files = await asyncio.to_thread(files_of, start)
+    view = await awaited_view_of(start.url, start.token)
+    shards = await asyncio.to_thread(shards_of, start, files, view)
     runner = Runner(start.url, token=start.token, report=reports.state, report_every_s=_REPORT_EVERY_S)
     failures = await runner.run(shards)
     for stream, error in failures.items():

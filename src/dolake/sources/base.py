@@ -1,54 +1,56 @@
-"""What a source promises to the runner: its place in the stream, groups of changes in order, and a copy among them.
+"""What a source promises to the runner: pieces of its stream in order, each with what it changes of the source's state.
 
 Filled by sqlite/source.py; Postgres is next. From a database that knows nothing of lakes; to runner.py, which sends the
-groups through dolake.client and brings back what is durable. All methods wait for the disk or the database: the
+pieces through dolake.client and reports back what is durable. All methods wait for the disk or the database: the
 runner calls them in a thread of the source's own, one at a time.
 
 The promise, which tests/contracts/test_source.py checks for every source:
 
-- Sequences rise along the stream, for ever. A change and its event are one transaction of the database.
-- A copied row has its place in the sequence: what the row was at that moment. So the live change wins.
-- A group never ends inside a transaction, except where one look finds more changes than a group may have.
-- After a crash at any moment, `resume` and `look` go on so that every change arrives once.
+- The database is read, not written: place and progress are kept in the lake, with the changes that they belong to.
+- Sequences rise along the stream, for ever.
+- A copied row is sent behind all changes that came before it was read, and before all that came later.
+- The changes of one look are one transaction, except where one look finds more changes than a group may have.
+- After a crash at any point, `resume` and `look` go on so that every change arrives once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from dolake.changes import Change
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the lake says that the stream is."""
+    """What the lake says about the stream: how far it is, and the state that it keeps for the source."""
 
     epoch: int
     durable_sequence: int
+    state: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where to go on: in which epoch, behind which sequence; `reason` says why everything is copied again, if it is."""
+    """`reason` says why everything is copied again, if it is."""
 
-    epoch: int
-    after: int
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Changes that became visible together in the database, up to and including sequence `last`."""
+class Piece:
+    """Changes that are sent as one batch, and the merge patch for the source's state that is durable with them."""
 
-    last: int
     changes: Sequence[Change]
+    state: dict[str, Any]
+    place: int
+    """The source's own number for the place behind these changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """How far the copy of one table is; `phase` is `copying` or `live`."""
+    """How far the copy of one table is; `phase` is `copying` or `live`, or "" where only the lake knows."""
 
     table: str
     phase: str
@@ -60,33 +62,33 @@ class TableCopy:
 class SourceStatus:
     """What an operator asks: how far behind, and which tables are still being copied."""
 
-    epoch: int | None
-    acknowledged_sequence: int
-    last_sequence: int
     pending: int
-    """Events that the lake has not acknowledged."""
+    """Events that the lake has not acknowledged; without a running source, events that are kept in the file."""
     lag_ms: int
     """The age of the oldest of them; 0 when there is none."""
+    last_sequence: int
     tables: Sequence[TableCopy] = field(default_factory=tuple)
     left_out: Sequence[str] = field(default_factory=tuple)
     """Tables that are not captured, each with the reason in words."""
+    is_known: bool = True
+    """Whether the lake was asked; else `pending` is what the file keeps."""
 
     @property
     def is_copying(self) -> bool:
-        return any(table.phase != "live" for table in self.tables)
+        return any(table.phase == "copying" for table in self.tables)
 
 
 class Source(Protocol):
     """One database, or one shard of it: one stream."""
 
     def resume(self, standing: Standing) -> Resumption:
-        """Compare the lake's place with our own, and decide where to go on."""
+        """Compare the lake's state with the database, and decide where to go on."""
 
-    def look(self) -> Group | None:
-        """The next group, behind the last one; None when nothing has happened. Copies a chunk where one is due."""
+    def look(self) -> Piece | None:
+        """The next piece, behind the last one; None when nothing has happened."""
 
-    def acknowledge(self, sequence: int) -> None:
-        """Everything up to this is durable in the lake: it may be forgotten with the next look."""
+    def acknowledge(self, piece: Piece) -> None:
+        """This piece and all before it are durable in the lake."""
 
     def has_work(self) -> bool:
         """Whether a look may find something; cheap enough to ask many times a second."""
@@ -95,10 +97,10 @@ class Source(Protocol):
         """A table of the lake that others write to, too: we must know its keys of this source to copy it again."""
 
     def compare(self, table: str, keys: Sequence[str] | None) -> None:
-        """These keys of that table are this source's in the lake; None where nobody can tell."""
+        """These keys of that table are this source's in the lake; None where the lake cannot tell."""
 
     def status(self) -> SourceStatus:
         """For people: lag and copies."""
 
     def close(self) -> None:
-        """Let go of the database, having written down what is acknowledged."""
+        """Let go of the database."""

@@ -1,55 +1,76 @@
 """From the configuration of a source to what runner.py runs. The one place where a kind of source is opened.
 
-From __main__.py, in a thread, because it waits for files. Promise: what cannot be followed is refused in words.
+From __main__.py and cli/source.py, in a thread, because it waits for files. Promise: what cannot be followed is refused
+in words, and before any file is written.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from dolake.changes import StreamId
-from dolake.errors import InvalidInput, NotFound
-from dolake.sources.base import Source
+from dolake.client import connect
+from dolake.errors import DoLakeError, NotFound
 from dolake.sources.runner import Shard
-from dolake.sources.sqlite import SqliteSource, enable_cdc, is_enabled
-from dolake.sources.sqlite.store import in_words
+from dolake.sources.sqlite.attachment import Choice, plan_all
+from dolake.sources.sqlite.lake_view import LakeView, read_view
+from dolake.sources.sqlite.store import Store
 from dolake.wire.source_lines import StartSource
 
+logger = logging.getLogger("dolake.sources")
 SUFFIXES = (".db", ".sqlite", ".sqlite3")
+_WAIT_MAX_S = 10.0
 
 
-def shards_of(start: StartSource) -> list[Shard]:
-    """The streams of this source: one for a file, one for each file of a folder."""
+def files_of(start: StartSource) -> list[Path]:
+    """The files that are meant; each can be opened."""
     path = Path(start.path)
-    files = _files_in(path) if path.is_dir() else [path]
-    is_shared = len(files) > 1
-    name = start.source or (path.name if is_shared else files[0].stem)
-    return [_shard(file, StreamId(name, file.stem if is_shared else ""), start, is_shared) for file in files]
-
-
-def _files_in(folder: Path) -> Sequence[Path]:
-    files = sorted(each for each in folder.iterdir() if each.suffix in SUFFIXES and each.is_file())
-    if not files:
-        raise NotFound(f"{folder} has no SQLite files", hint=f"their names end in {', '.join(SUFFIXES)}")
-    if len({file.stem for file in files}) < len(files):
-        raise InvalidInput(
-            f"{folder} has two files of the same name", hint="a stream is named after its file: follow them one by one"
-        )
+    files = files_in(path) if path.is_dir() else [path]
+    for file in files:
+        if not file.exists():
+            raise NotFound(f"{file} does not exist", hint="it is followed as soon as your application has made it")
+        Store(file).close()
     return files
 
 
-def _shard(path: Path, stream: StreamId, start: StartSource, is_shared: bool) -> Shard:
-    is_first = True
+def files_in(folder: Path) -> list[Path]:
+    """The SQLite files of a folder."""
+    files = sorted(each for each in folder.iterdir() if each.suffix in SUFFIXES and each.is_file())
+    if not files:
+        raise NotFound(f"{folder} has no SQLite files", hint=f"their names end in {', '.join(SUFFIXES)}")
+    return files
 
-    def open_source() -> Source:
-        nonlocal is_first
-        if not path.is_file():
-            raise NotFound(f"{path} does not exist", hint="it is followed as soon as your application has made it")
-        with in_words(path):
-            if not is_enabled(path) or (is_first and (start.tables or start.exclude)):
-                enable_cdc(path, [*(start.tables or ("*",)), *(f"!{each}" for each in start.exclude)])
-            is_first = False
-            return SqliteSource(path, namespace=start.namespace, is_shared=is_shared)
 
-    return Shard(stream, open_source)
+def shards_of(start: StartSource, files: Sequence[Path], view: LakeView) -> list[Shard]:
+    """The streams of this source: one for a file, one for each file of a folder."""
+    path = Path(start.path)
+    choice = Choice(
+        namespace=start.namespace,
+        tables=start.tables or ("*",),
+        exclude=start.exclude,
+        masks=start.mask,
+        source=start.source or None,
+        shards_of=(start.source or path.name) if path.is_dir() else None,
+    )
+    return [each.carry_out() for each in plan_all(files, choice, view)]
+
+
+async def view_of(url: str, token: str | None) -> LakeView:
+    """What the lake knows about streams."""
+    return read_view(await connect(url, token=token).sources())
+
+
+async def awaited_view_of(url: str, token: str | None) -> LakeView:
+    """The same, as soon as the server answers."""
+    wait_s = 0.2
+    while True:
+        try:
+            return await view_of(url, token)
+        except DoLakeError as error:
+            if not error.retryable:
+                raise
+            logger.warning("the lake cannot be reached yet", extra={"problem": str(error)})
+        await asyncio.sleep(wait_s)
+        wait_s = min(_WAIT_MAX_S, wait_s * 2)

@@ -14,14 +14,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from dolake import errors
 from dolake.changes import Change, StreamId
 from dolake.client import connect
 from dolake.client.aio import LakeClient, Sending
-from dolake.sources.base import Group, Source, SourceStatus, Standing
+from dolake.sources.base import Piece, Source, SourceStatus, Standing
+from dolake.sources.oversized import fit
 from dolake.tables.layout import CHANGES_SUFFIX, NO_KEY
 
 logger = logging.getLogger("dolake.sources")
@@ -32,9 +33,10 @@ LOOK_EVERY_MIN_S = 0.01
 LOOK_EVERY_MAX_S = 0.1
 REPORT_EVERY_S = 10.0
 RETRY_WAIT_MAX_S = 30.0
-_GROUPS_UNSETTLED_MAX = 64
-_IMAGE_LARGE = 100_000
-_BATCH_EVENTS = 2_000
+_PIECES_UNSETTLED_MAX = 32
+_BATCH_EVENTS = 2_001
+_BATCH_BYTES = 3_500_000
+_KEYS_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Runner:
             began_s = time.monotonic()
             try:
                 async with _Thread(shard.open_source) as source:
-                    await _Streaming(self, shard.stream, source).run()
+                    await _Streaming(self, shard, source).run()
                 return
             except errors.DoLakeError as error:
                 if not _is_worth_another_try(error):
@@ -88,6 +90,10 @@ class Runner:
                     failures[shard.stream] = error
                     return
                 logger.warning("source begins again", extra={"stream": str(shard.stream), "problem": str(error)})
+            except Exception as error:  # a defect with one file must not end the others
+                logger.exception("source failed", extra={"stream": str(shard.stream)})
+                failures[shard.stream] = errors.DoLakeError(f"internal error: {error!r}", hint="the log has more")
+                return
             wait_s = 0.5 if time.monotonic() - began_s > RETRY_WAIT_MAX_S else min(RETRY_WAIT_MAX_S, wait_s * 2)
             await asyncio.sleep(wait_s)
 
@@ -131,34 +137,34 @@ class _Thread:
 class _Streaming:
     """One life of a stream: connect, agree where to go on, then look, send and acknowledge."""
 
-    def __init__(self, runner: Runner, stream: StreamId, thread: _Thread) -> None:
+    def __init__(self, runner: Runner, shard: Shard, thread: _Thread) -> None:
         self._runner = runner
-        self._stream = stream
+        self._stream = shard.stream
         self._thread = thread
         self._source = thread.source
-        self._unsettled: deque[tuple[Group, Sending | None]] = deque()
+        self._unsettled: deque[tuple[Piece, Sending]] = deque()
         self._moved = asyncio.Event()
         self._reported_s = 0.0
 
     async def run(self) -> None:
-        epoch = None
-        async with self._client(None) as lake:
-            standing = Standing(lake.epoch or 0, lake.last_durable_sequence)
-            resumed = await self._thread.call(self._source.resume, standing)
-            if resumed.epoch == standing.epoch:
-                return await self._stream_to(lake)
-            epoch = resumed.epoch
-        async with self._client(epoch) as lake:
-            return await self._stream_to(lake)
+        async with self._client() as lake:
+            if lake.source_state is None:
+                raise errors.InvalidInput(
+                    f"the server at {self._runner._url} is too old: it keeps no state of a source",
+                    hint="update the server first",
+                )
+            standing = Standing(lake.epoch or 0, lake.last_durable_sequence, lake.source_state)
+            await self._thread.call(self._source.resume, standing)
+            await self._stream_to(lake)
 
-    def _client(self, epoch: int | None) -> LakeClient:
+    def _client(self) -> LakeClient:
         return connect(
             self._runner._url,
             source=self._stream.source,
             shard=self._stream.shard,
-            epoch=epoch,
             token=self._runner._token,
             batch_events_max=_BATCH_EVENTS,
+            batch_bytes_max=_BATCH_BYTES,
         )
 
     async def _stream_to(self, lake: LakeClient) -> None:
@@ -177,15 +183,15 @@ class _Streaming:
         wait_s = LOOK_EVERY_MIN_S
         while True:
             if await self._thread.call(self._source.has_work):
-                group = await self._thread.call(self._source.look)
+                piece = await self._thread.call(self._source.look)
             else:
-                group = None
+                piece = None
             await self._report_now_and_then()
-            if group is None and (table := await self._thread.call(self._source.table_to_compare)):
+            if piece is None and (table := await self._thread.call(self._source.table_to_compare)):
                 await self._thread.call(self._source.compare, table, await self._keys_in_lake(lake, table))
                 continue
-            if group is not None:
-                await self._send(lake, group)
+            if piece is not None:
+                await self._send(lake, piece)
                 wait_s = LOOK_EVERY_MIN_S
                 continue
             if self._runner._is_once and not self._unsettled and await self._is_all_told():
@@ -196,9 +202,20 @@ class _Streaming:
     async def _keys_in_lake(self, lake: LakeClient, table: str) -> list[str] | None:
         """Which rows this stream has ever told of; None where the lake cannot say."""
         name = '"."'.join(part.replace('"', '""') for part in f"{table}{CHANGES_SUFFIX}".split("."))
-        sql = f'SELECT DISTINCT _key FROM "{name}" WHERE _source = ? AND _key <> ?'  # noqa: S608 - a quoted name
+        sql = (
+            f'SELECT DISTINCT _key FROM "{name}" WHERE _source = ? AND _key <> ? AND _key > ? '  # noqa: S608 - quoted
+            f"ORDER BY _key LIMIT {_KEYS_AT_ONCE}"
+        )
+        found: list[str] = []
         try:
-            return [row[0] for row in await lake.query(sql, [str(self._stream), NO_KEY])]
+            while True:
+                answer = await lake.query(sql, [str(self._stream), NO_KEY, found[-1] if found else ""])
+                keys = [row[0] for row in answer]
+                found += keys
+                if len(keys) < _KEYS_AT_ONCE and not answer.truncated:
+                    return found
+                if not keys:
+                    return None
         except errors.UnknownTable:
             return None
         except errors.DoLakeError as error:
@@ -212,35 +229,38 @@ class _Streaming:
         status = await self._thread.call(self._source.status)
         return not status.pending and not status.is_copying
 
-    async def _send(self, lake: LakeClient, group: Group) -> None:
-        while len(self._unsettled) >= _GROUPS_UNSETTLED_MAX:
+    async def _send(self, lake: LakeClient, piece: Piece) -> None:
+        while len(self._unsettled) >= _PIECES_UNSETTLED_MAX:
             self._moved.clear()
             await self._moved.wait()
-        sending = None
-        if group.changes:
-            sending = lake.begin()
-            try:
-                await sending.add(group.changes)
-            except errors.MessageValidationError:
-                sending = lake.begin()
-                spared = [_without_large_before(change) for change in group.changes]
-                try:
-                    await sending.add(spared)
-                except errors.MessageValidationError as error:
-                    raise _refused(error, spared) from error
-        self._unsettled.append((group, sending))
+        sending = await self._sending(lake, piece)
+        self._unsettled.append((piece, sending))
         self._moved.set()
 
+    async def _sending(self, lake: LakeClient, piece: Piece) -> Sending:
+        """The piece on its way. Where a change is too large for the lake, what fits of it goes."""
+        changes: Sequence[Change] = piece.changes
+        size_max = lake.event_bytes_max
+        while True:
+            sending = lake.begin(piece.state or None)
+            try:
+                await sending.add(changes, is_all=True)
+                return sending
+            except errors.MessageValidationError as error:
+                fitting = fit(changes, size_max)
+                if fitting is None or fitting == changes:
+                    raise _refused(error, changes) from error
+                changes = fitting
+
     async def _settle(self) -> None:
-        """Tell the source what is durable, group by group."""
+        """Tell the source what is durable, piece by piece."""
         while True:
             while not self._unsettled:
                 self._moved.clear()
                 await self._moved.wait()
-            group, sending = self._unsettled[0]
-            if sending is not None:
-                await sending.finish()
-            self._source.acknowledge(group.last)
+            piece, sending = self._unsettled[0]
+            await sending.finish()
+            self._source.acknowledge(piece)
             self._unsettled.popleft()
             self._moved.set()
 
@@ -248,13 +268,6 @@ class _Streaming:
         if time.monotonic() - self._reported_s >= self._runner._report_every_s:
             self._reported_s = time.monotonic()
             self._runner._report(self._stream, await self._thread.call(self._source.status))
-
-
-def _without_large_before(change: Change) -> Change:
-    """The lake takes events up to a size: the row as it was is what can be spared."""
-    if change.before is None or len(repr(change.before)) < _IMAGE_LARGE:
-        return change
-    return replace(change, before=None)
 
 
 def _refused(error: errors.MessageValidationError, changes: Sequence[Change]) -> errors.DoLakeError:

@@ -165,6 +165,15 @@ def without_secrets(image: bytes, rules: ReadingRules, *, is_own: bool = False) 
     return _encode(kept)
 
 
+ValueMask = Callable[[Any], Any]
+
+
+def value_mask(mask: str, secret: str) -> ValueMask:
+    """What a source sends instead of a value: the same that the lake would keep of it."""
+    masked = _mask_of(mask, secret.encode(), False)
+    return lambda value: masked(Raw(_encode(value)))
+
+
 Mask = Callable[[Raw], Any]
 
 

@@ -23,6 +23,7 @@ class StartSource(Struct, frozen=True, kw_only=True, rename="camel"):
     path: str
     tables: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    mask: dict[str, str] = {}
     namespace: str = ""
     source: str = ""
     """The stream's name; empty is the one of the file."""

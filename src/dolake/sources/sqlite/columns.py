@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from dolake.sources.sqlite.store import Store, TableState
+from dolake.sources.sqlite.store import Head, Store
 from dolake.sources.sqlite.tables import PREFIX, Shape, quoted
-from dolake.sources.sqlite.triggers import INSERT, OUTBOX, SUSPECT, UPDATE, trigger_name, triggers_of
+from dolake.sources.sqlite.triggers import INSERT, OUTBOX, SUSPECT, UPDATE, UPDATE_FULL, statements_for, trigger_name
 
 logger = logging.getLogger("dolake.sources.sqlite")
-COPYING, LIVE = "copying", "live"
 Names = Sequence[str | None]
 
 
@@ -31,7 +31,7 @@ def our_triggers(store: Store) -> dict[str, tuple[str, str]]:
 
 def new_triggers(store: Store, shape: Shape) -> int:
     shape_id = store.add_shape(shape)
-    for statement in triggers_of(shape_id, shape):
+    for statement in statements_for(shape_id, shape):
         store.db.execute(statement)
     return shape_id
 
@@ -42,49 +42,55 @@ def drop_triggers(store: Store, shape_id: int) -> None:
             store.db.execute(f"DROP TRIGGER {quoted(name)}")
 
 
-def copy_anew(table: TableState) -> None:
-    """All rows of it, from the first."""
-    table.phase, table.cursor, table.filling, table.copied, table.total = COPYING, None, None, 0, 0
-
-
-def compare_columns(store: Store, table: TableState, shape: Shape, now: Sequence[str]) -> None:
+def compare_columns(store: Store, head: Head, table: str, shape: Shape, now: Sequence[str]) -> None:
     """`now` says what the columns of our trigger are called by now."""
-    before = store.shape(table.shape_id)
+    shape_id = head.tables[table]
+    before = store.shape(shape_id)
+    if before is None or len(before.columns) != len(now):
+        replace_triggers(store, head, table, shape)
+        return
     names = _survivors(before, now)
     kept = _kept(before, shape, names)
-    # What the first rows looked like decided the types; those of a column do not change with its rows.
-    columns = [
-        msgspec.structs.replace(each, type=before.columns[names.index(each.name)].type) if each.name in kept else each
-        for each in shape.columns
-    ]
-    shape = msgspec.structs.replace(shape, columns=tuple(columns))
-    if before == shape:
+    if _is_same(before, shape):
         return
     renames = {
         column.name: name
         for column, name in zip(before.columns, names, strict=True)
         if name is not None and name in kept and name != column.name
     }
-    for column, name in zip(before.columns, names, strict=True):
-        if name not in kept:
-            store.say(table.shape_id, {"ddl": {"action": "drop_column", "column": column.name}})
+    ddl: list[dict[str, Any]] = [
+        {"action": "drop_column", "column": column.name}
+        for column, name in zip(before.columns, names, strict=True)
+        if name not in kept
+    ]
     ordered, circle = _in_order(renames)
-    for old, new in ordered:
-        store.say(table.shape_id, {"ddl": {"action": "rename_column", "column": old, "to": new}})
-    must_empty = _has_unseen_ends(store, table.shape_id, before, shape, renames)
-    is_doubtful = must_empty or bool(circle) or None in names or _has_lost_keys(store, table.shape_id, before, renames)
+    ddl += [{"action": "rename_column", "column": old, "to": new} for old, new in ordered]
+    must_empty = _has_unseen_ends(store, shape_id, before, shape, renames)
+    is_doubtful = must_empty or bool(circle) or None in names or _has_lost_keys(store, shape_id, before, renames)
     added = [name for name in shape.names if name not in kept]
-    drop_triggers(store, table.shape_id)
-    table.shape_id = new_triggers(store, shape)
-    if is_doubtful or table.phase == COPYING:
-        copy_anew(table)
-        table.empties = table.empties or must_empty
+    drop_triggers(store, shape_id)
+    head.tables[table] = new_triggers(store, shape)
+    words: dict[str, Any] = {"do": "columns", "table": table, "was": shape_id, "shape": head.tables[table], "ddl": ddl}
+    if is_doubtful:
+        words |= {"again": True, "empties": must_empty}
     elif added:
         # Changes since the ALTER went through a trigger that did not know the column; a row without a value lacks none.
-        copy_anew(table)
-        table.filling = " OR ".join(f"{quoted(name)} IS NOT NULL" for name in added)
-    store.save(table)
-    logger.info("columns changed", extra={"table": table.name, "added": added, "file": str(store.path)})
+        words["filling"] = " OR ".join(f"{quoted(name)} IS NOT NULL" for name in added)
+    store.say(words)
+    logger.info("columns changed", extra={"table": table, "added": added, "file": str(store.path)})
+
+
+def replace_triggers(store: Store, head: Head, table: str, shape: Shape, *, empties: bool = True) -> None:
+    """New triggers for a table of which nothing is known but its name; all of it is copied again."""
+    drop_triggers(store, head.tables[table])
+    head.tables[table] = new_triggers(store, shape)
+    store.say({"do": "follow", "table": table, "shape": head.tables[table], "empties": empties})
+
+
+def _is_same(before: Shape, shape: Shape) -> bool:
+    """Whether the triggers fit. Types that format 1 kept do not matter."""
+    plain = [msgspec.structs.replace(column, type="") for column in before.columns]
+    return msgspec.structs.replace(before, columns=tuple(plain)) == shape
 
 
 def _survivors(before: Shape, now: Sequence[str]) -> list[str | None]:
@@ -96,7 +102,7 @@ def _survivors(before: Shape, now: Sequence[str]) -> list[str | None]:
 
 
 def _kept(before: Shape, shape: Shape, now: Names) -> set[str]:
-    """The columns that are still the same: a new one stands at the end, so whoever overtakes others is new, too."""
+    """The columns that are still the same: a new one comes at the end, so one that overtakes others is new, too."""
     places = {column.name: (index, column.declared) for index, column in enumerate(shape.columns)}
     kept: set[str] = set()
     lowest = len(shape.columns)
@@ -117,7 +123,7 @@ def _in_order(renames: dict[str, str]) -> tuple[list[tuple[str, str]], dict[str,
 
 
 def _has_lost_keys(store: Store, shape_id: int, before: Shape, renames: dict[str, str]) -> bool:
-    """Whether somebody will ask for rows by names that the key's columns no longer have."""
+    """Whether rows will be looked for by names that the key's columns no longer have."""
     is_renamed = any(before.names[index] in renames for index in before.key)
     return is_renamed and _has_events(store, shape_id, SUSPECT)
 
@@ -125,10 +131,10 @@ def _has_lost_keys(store: Store, shape_id: int, before: Shape, renames: dict[str
 def _has_unseen_ends(store: Store, shape_id: int, before: Shape, shape: Shape, renames: dict[str, str]) -> bool:
     """Whether a REPLACE may have deleted rows by a unique index that our triggers did not know."""
     had = {tuple((renames.get(name, name), collation) for name, collation in unique) for unique in before.uniques}
-    return bool(set(shape.uniques) - had) and _has_events(store, shape_id, INSERT, UPDATE)
+    return bool(set(shape.uniques) - had) and _has_events(store, shape_id, INSERT, UPDATE, UPDATE_FULL)
 
 
 def _has_events(store: Store, shape_id: int, *operations: int) -> bool:
     marks = ", ".join("?" * len(operations))
-    statement = f"SELECT 1 FROM {OUTBOX} WHERE shape = ? AND op IN ({marks}) LIMIT 1"
+    statement = f"SELECT 1 FROM {OUTBOX} WHERE seq > 0 AND shape = ? AND op IN ({marks}) LIMIT 1"
     return bool(store.db.execute(statement, (shape_id, *operations)).fetchone())

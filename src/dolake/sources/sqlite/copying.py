@@ -1,83 +1,77 @@
-"""The copy of what a table already has: a chunk at a time, put into the outbox in one short transaction.
+"""The copy of what a table already has: read in chunks, in the reading transaction that has also read the outbox.
 
-So a copied row has a sequence like any change, and says what the row was at that place: what is changed later comes
-later. The cursor moves in the same transaction, so that a crash costs nothing. From source.py with every look, as long
-as the lake keeps up.
+So a copied row is what the row was behind the newest change that is sent, and in front of all later ones; nothing is
+written. The cursor is kept in the lake with the rows, so that a crash costs nothing. From source.py.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dolake.sources.sqlite.columns import LIVE
-from dolake.sources.sqlite.store import Store, TableState
-from dolake.sources.sqlite.tables import Shape, quoted
-from dolake.sources.sqlite.triggers import COPY, NOW_MS, OUTBOX, value_columns
-from dolake.sources.sqlite.values import mark_for, reading_any_text
+from dolake.sources.sqlite.state import TableState
+from dolake.sources.sqlite.store import unpacked
+from dolake.sources.sqlite.tables import Shape, copy_statement, key_names, quoted
+from dolake.sources.sqlite.values import Value, mark_for, reading_any_text
 
-CHUNK_ROWS = 500
-CHUNK_ROWS_MAX = 5_000
-CHUNK_TIME_MS = 15.0
-"""How long writers may have to wait for one chunk; it gets larger or smaller to take about this."""
-
-
-class Copier:
-    """Copies tables one after the other."""
-
-    def __init__(self) -> None:
-        self.chunk_rows = CHUNK_ROWS
-
-    def step(self, store: Store, table: TableState) -> None:
-        """One chunk of this table, within the caller's transaction."""
-        shape = store.shape(table.shape_id)
-        if table.empties:
-            store.say(table.shape_id, {"ddl": {"action": "truncate"}})
-            table.empties = False
-        if not table.total:
-            table.total = int(store.db.execute(f"SELECT count(*) FROM {quoted(shape.name)}").fetchone()[0])
-        began = time.perf_counter()
-        count, last = self._copy_chunk(store, table, shape)
-        self._adapt((time.perf_counter() - began) * 1000)
-        table.copied += count
-        if last is None:
-            table.phase, table.cursor, table.filling = LIVE, None, None
-        else:
-            table.cursor = last
-        store.save(table)
-
-    def _copy_chunk(self, store: Store, table: TableState, shape: Shape) -> tuple[int, list[Any] | None]:
-        """How many rows there were, and the key of the last; None when there are no more."""
-        keys = [shape.rowid] if shape.rowid else [quoted(shape.names[index]) for index in shape.key]
-        key = ", ".join(map(str, keys))
-        after, start = ("", []) if table.cursor is None else (f"({key}) > ({_marks(table.cursor)})", table.cursor)
-        where = f"WHERE {after}" if after else ""
-        with reading_any_text(store.db):
-            chunk = store.db.execute(
-                f"SELECT {key} FROM {quoted(shape.name)} {where} ORDER BY {key} LIMIT {self.chunk_rows}",
-                start,
-            ).fetchall()
-        if not chunk:
-            return 0, None
-        last = list(chunk[-1])
-        upto = f"({key}) <= ({_marks(last)})"
-        conditions = [part for part in (after, upto, table.filling and f"({table.filling})") if part]
-        k, k_value = (", k", f", {shape.rowid}") if shape.has_rowid_in_key else ("", "")
-        columns = ", ".join(quoted(name) for name in shape.names)
-        store.db.execute(
-            f"INSERT INTO {OUTBOX} (at, shape, op{k}, {value_columns(0, len(shape.columns))}) "
-            f"SELECT {NOW_MS}, {table.shape_id}, {COPY}{k_value}, {columns} FROM {quoted(shape.name)} "
-            f"WHERE {' AND '.join(conditions)} ORDER BY {key}",
-            [*start, *last],
-        )
-        return len(chunk), last
-
-    def _adapt(self, took_ms: float) -> None:
-        if took_ms > 2 * CHUNK_TIME_MS:
-            self.chunk_rows = max(50, self.chunk_rows // 2)
-        elif took_ms < CHUNK_TIME_MS:
-            self.chunk_rows = min(CHUNK_ROWS_MAX, self.chunk_rows * 5 // 4)
+CHUNK_TIME_MAX_S = 0.05
+"""How long one reading transaction may copy: without WAL, a writer cannot commit meanwhile."""
+CHUNK_ROWS_MAX = 2_000
+CHUNK_SIZE_MAX = 400_000
+_FETCH_ROWS = 100
+_STEPS_BETWEEN_LOOKS = 10_000
 
 
-def _marks(values: list[Any]) -> str:
-    return ", ".join(map(mark_for, values))
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some rows of a table, each with its rowid; `last` is the key of the last row that was read, None at the end."""
+
+    rows: Sequence[tuple[int | None, Sequence[Value]]]
+    last: list[Any] | None
+    scanned: int
+
+
+def read_chunk(db: sqlite3.Connection, shape: Shape, table: TableState, until_s: float) -> Chunk:
+    """Read on behind the cursor, until the clock says `until_s` or the chunk is full."""
+    cursor = unpacked(table.cursor)
+    keys = key_names(shape)
+    after = f"({', '.join(keys)}) > ({', '.join(map(mark_for, cursor))})" if cursor is not None else ""
+    width = len(keys)
+    rows: list[tuple[int | None, Sequence[Value]]] = []
+    size = scanned = 0
+    with reading_any_text(db):
+        found = db.execute(copy_statement(shape, after=after, filling=table.filling), [*(cursor or ()), CHUNK_ROWS_MAX])
+        while fetched := found.fetchmany(_FETCH_ROWS):
+            for row in fetched:
+                if row[width + 1]:
+                    values = row[width + 2 :]
+                    rows.append((row[width], values))
+                    size += sum([len(each) if isinstance(each, str | bytes) else 20 for each in values])
+            scanned += len(fetched)
+            last = list(fetched[-1][:width])
+            if size >= CHUNK_SIZE_MAX or time.monotonic() >= until_s:
+                found.close()
+                return Chunk(rows, last, scanned)
+    if scanned < CHUNK_ROWS_MAX:
+        return Chunk(rows, None, scanned)
+    return Chunk(rows, last, scanned)
+
+
+def rows_of(db: sqlite3.Connection, shape: Shape) -> int:
+    """How many rows the table has, for a progress bar; by its rowids where counting takes long."""
+    until_s = time.monotonic() + CHUNK_TIME_MAX_S / 2
+    db.set_progress_handler(lambda: int(time.monotonic() > until_s), _STEPS_BETWEEN_LOOKS)
+    try:
+        return int(db.execute(f"SELECT count(*) FROM {quoted(shape.name)}").fetchone()[0])
+    except sqlite3.OperationalError as error:
+        if "interrupted" not in str(error):
+            raise
+    finally:
+        db.set_progress_handler(None, 0)
+    if shape.rowid is None:
+        return 0
+    low, high = db.execute(f"SELECT min({shape.rowid}), max({shape.rowid}) FROM {quoted(shape.name)}").fetchone()
+    return int(high - low + 1)

@@ -1,102 +1,106 @@
 """One SQLite file as a source: its outbox read in order, its tables copied, its schema watched.
 
-Fills sources/base.py; called by runner.py in one thread. A look is at most one short writing transaction (forget what
-is acknowledged, follow the schema, copy a chunk, write down where the group ends) and then a read of the group.
-
-A group's end is written down before the group is sent. So after a crash the rest of a group goes out under the same
-transaction, and a file that was restored from a backup is known: the lake then has more than the file ever sent.
+Fills sources/base.py; called by runner.py in one thread. A look is one reading transaction: the new events, and where
+there are no more of them a part of a copy, read at the same point in time. The file is written only where its schema
+has changed (watching.py), where our table was dropped (installation.py) and to trim the outbox (trimming.py).
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import socket
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from dolake.changes import Change
 from dolake.errors import NotFound, Unavailable
-from dolake.sources.base import Group, Resumption, SourceStatus, Standing, TableCopy
-from dolake.sources.sqlite.columns import COPYING, LIVE
-from dolake.sources.sqlite.copying import Copier
+from dolake.sources.base import Piece, Resumption, SourceStatus, Standing, TableCopy
+from dolake.sources.sqlite.copying import CHUNK_TIME_MAX_S, read_chunk, rows_of
 from dolake.sources.sqlite.events import Row, Translator
-from dolake.sources.sqlite.store import Store, TableState, identity_of, in_words
-from dolake.sources.sqlite.tables import PREFIX, list_tables, quoted, shape_of
-from dolake.sources.sqlite.triggers import GONE, NOW_MS, OUTBOX
+from dolake.sources.sqlite.installation import repair
+from dolake.sources.sqlite.pieces import PieceMaker
+from dolake.sources.sqlite.resumption import decide, is_at
+from dolake.sources.sqlite.state import COPYING, LIVE, FileState, TableState
+from dolake.sources.sqlite.store import Head, Store, file_id_of, in_words, is_busy, our_objects, packed
+from dolake.sources.sqlite.tables import list_tables, quoted, shape_of
+from dolake.sources.sqlite.triggers import OUTBOX
+from dolake.sources.sqlite.trimming import Trimmer, TrimRules
 from dolake.sources.sqlite.values import reading_any_text
 from dolake.sources.sqlite.watching import follow_schema
 
 logger = logging.getLogger("dolake.sources.sqlite")
 GROUP_CHANGES_MAX = 20_000
-COPY_AHEAD_MAX = 20_000
-"""Copied rows may wait for the lake up to here; then the copy waits, and the file does not grow."""
-_FORGET_ROWS_MAX = 20_000
-_FORGET_EVERY_S = 0.5
+_WRITE_WAIT_MS = 200
+"""How long a change of the schema is waited for with a lock that other readers may notice."""
 
 
 class SqliteSource:
     """One file that was enabled. Keeps the promise of base.Source."""
 
-    def __init__(self, path: Path | str, *, namespace: str = "", is_shared: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        namespace: str = "",
+        is_shared: bool = False,
+        trim_rules: TrimRules | None = None,
+    ) -> None:
         """`is_shared`: other files write to the same tables of the lake, so that these are never emptied as a whole."""
         self._store = Store(path)
         self._is_shared = is_shared
-        if not self._store.exists:
+        with in_words(self._store.path):
+            text = self._store.head_text()
+            head = self._store.head_of(text)
+        if head is None:
             self._store.close()
             raise not_enabled(path)
-        with in_words(self._store.path):
-            self._store.check_format()
-            self._acked = int(self._store.get("acked") or 0)
+        self._head: Head = head
+        self._head_text = text
         self._translator = Translator(self._store, namespace, is_shared=is_shared)
-        self._copier = Copier()
-        self._epoch = 0
-        self._read_last = 0
-        self._acked_saved = self._acked
-        self._group_last = 0
-        self._saved_at_s = 0.0
-        self._waiting: list[int] = []
+        self._trimmer = Trimmer(trim_rules or TrimRules())
+        self._maker = PieceMaker({})
+        self._pieces: deque[Piece] = deque()
+        self._acked = 0
         self._version_seen = -1
         self._may_have_more = True
 
     # --- where we are -----------------------------------------------------------------------------------------------
 
+    @property
+    def _state(self) -> FileState:
+        return self._translator.state
+
     def resume(self, standing: Standing) -> Resumption:
-        with in_words(self._store.path):
+        with in_words(self._store.path), self._store.reading():
             return self._resume(standing)
 
     def _resume(self, standing: Standing) -> Resumption:
-        with self._store.begin():
-            self._acked = self._acked_saved = int(self._store.get("acked") or 0)
-            resumed = _decide(self._store.get("epoch"), self._last_group(), self._acked, standing)
-            if resumed.reason:
-                logger.warning(
-                    "all tables are copied again", extra={"reason": resumed.reason, "file": str(self._store.path)}
-                )
-                self._copy_everything()
-            self._store.set("epoch", resumed.epoch)
-            self._group_last = self._last_group()
-        self._epoch = resumed.epoch
-        self._acked = self._read_last = max(self._acked, resumed.after)
-        rows = self._store.db.execute(
-            f"SELECT last FROM {PREFIX}groups WHERE last > ? ORDER BY last",
-            (self._read_last,),
-        )
-        self._waiting = [row[0] for row in rows.fetchall()]
-        self._translator.begin_anew()
+        self._refuse_another_past(is_resuming=True)
+        resumed = decide(self._store, self._head, standing)
+        state = resumed.state
+        self._translator.masks, self._translator.mask_secret = self._head.masks, self._head.identity
+        self._translator.begin(state, standing.epoch, standing.durable_sequence)
+        if resumed.reason:
+            logger.warning(
+                "all tables are copied again", extra={"reason": resumed.reason, "file": str(self._store.path)}
+            )
+            for name, shape_id in self._head.tables.items():
+                state.tables[name] = TableState(shape_id, self._translator.table_name(name))
+                self._translator.copy_again(name)
+        for name, table in state.tables.items():
+            table.lake = table.lake or self._translator.table_name(name)
+        state.identity, state.instance = self._head.identity, self._head.instance
+        state.host, state.path = socket.gethostname(), str(self._store.path.resolve())
+        self._maker = PieceMaker(dict(standing.state))
+        self._pieces.clear()
+        if self._maker.is_changed(state):
+            self._pieces.append(self._maker.cut((), state))
+        self._acked = state.place.outbox
         self._may_have_more = True
-        return resumed
-
-    def _last_group(self) -> int:
-        return int(self._store.db.execute(f"SELECT coalesce(max(last), 0) FROM {PREFIX}groups").fetchone()[0])
-
-    def _copy_everything(self) -> None:
-        for table in self._store.tables():
-            table.phase, table.cursor, table.filling, table.copied, table.total = COPYING, None, None, 0, 0
-            table.empties = True
-            self._store.save(table)
+        return Resumption(resumed.reason)
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -106,61 +110,156 @@ class SqliteSource:
         if version != self._version_seen:
             self._version_seen = version
             self._may_have_more = True
-        is_replaced = identity_of(self._store.path) != self._store.identity
-        return is_replaced or self._may_have_more or bool(self._waiting) or self._is_forgetting_due()
+            self._trimmer.note_change()
+        is_replaced = file_id_of(self._store.path) != self._store.file_id
+        is_trimming_due = self._trimmer.is_due(self._acked, self._head.acked)
+        return is_replaced or self._may_have_more or bool(self._pieces) or is_trimming_due
 
-    def look(self) -> Group | None:
+    def look(self) -> Piece | None:
         with in_words(self._store.path):
-            return self._look()
+            if not self._pieces:
+                self._look()
+        return self._pieces.popleft() if self._pieces else None
 
-    def _look(self) -> Group | None:
+    def _look(self) -> None:
         self._refuse_another_file()
-        if self._waiting:
-            last = self._waiting.pop(0)
-        else:
-            with self._store.begin():
-                copying = self._step()
-                last = self._end_group()
-            self._may_have_more = copying or last > self._read_last
-        if last <= self._read_last:
-            return None
-        group = Group(last, self._read(last))
-        self._read_last = last
-        return group
+        self._mend_missing_table()
+        with self._store.reading():
+            self._refuse_another_past()
+            is_done = self._read_group()
+            has_new_schema = self._store.schema_version() != self._head.schema_version
+            may_copy = is_done and not has_new_schema
+            is_copying = may_copy and self._copy()
+        self._may_have_more = is_copying or not is_done
+        if is_done and has_new_schema:
+            self._follow_schema()
+        if self._trimmer.is_due(self._acked, self._head.acked) and self._trimmer.trim(self._store, self._acked):
+            self._read_head()
 
-    def _step(self) -> bool:
-        """What is due, within one transaction; whether a copy is under way and may go on."""
-        self._refuse_another_past()
-        self._forget_acknowledged()
-        if self._store.schema_version() != self._store.get("schema_version"):
-            follow_schema(self._store, json.loads(self._store.get("patterns")))
-        copying = [each for each in self._store.tables() if each.phase == COPYING and not self._must_compare(each)]
-        has_room = self._store.last_sequence() - self._acked < COPY_AHEAD_MAX
-        if copying and has_room:
-            self._copier.step(self._store, copying[0])
-        return bool(copying) and has_room
+    def _read_group(self) -> bool:
+        """The events behind our place; whether these were all."""
+        first, last = self._state.place.outbox, self._store.last_sequence()
+        open_transaction = self._state.place.transaction
+        upto = last
+        if open_transaction:
+            upto = min(last, open_transaction.last)
+        elif last - first > GROUP_CHANGES_MAX:
+            upto = self._cut(first)
+        if upto > first:
+            rows = self._events(first, upto)
+            told = self._translator.tell(rows, open_transaction)
+            self._pieces += self._maker.of_group(told, self._state, upto)
+        return upto == last
+
+    def _events(self, first: int, last: int) -> list[Row]:
+        statement = f"SELECT * FROM {OUTBOX} WHERE seq > ? AND seq <= ? ORDER BY seq"
+        db = self._store.db
+        try:
+            return db.execute(statement, (first, last)).fetchall()
+        except sqlite3.OperationalError as error:
+            if "decode" not in str(error):
+                raise
+            with reading_any_text(db):
+                return db.execute(statement, (first, last)).fetchall()
+
+    def _cut(self, first: int) -> int:
+        """Where the clock makes its largest step: most likely between two transactions. The outbox does not say it."""
+        rows = self._store.db.execute(
+            f"SELECT seq, at FROM {OUTBOX} WHERE seq > ? ORDER BY seq LIMIT ?",
+            (first, GROUP_CHANGES_MAX),
+        ).fetchall()
+        half = rows[len(rows) // 2 :]
+        steps = [(later[1] - earlier[1], earlier[0]) for earlier, later in pairwise(half)]
+        return max(steps)[1] if steps else int(rows[-1][0])
+
+    # --- copying ----------------------------------------------------------------------------------------------------
+
+    def _copy(self) -> bool:
+        """Read on with the copy for a moment; whether there is more to copy."""
+        until_s = time.monotonic() + CHUNK_TIME_MAX_S
+        while name := self._table_to_copy():
+            self._copy_chunk(name, self._state.tables[name], until_s)
+            if time.monotonic() >= until_s:
+                break
+        return self._table_to_copy() is not None
+
+    def _table_to_copy(self) -> str | None:
+        for name, table in self._state.tables.items():
+            if table.phase == COPYING and not self._must_compare(table):
+                return name
+        return None
+
+    def _copy_chunk(self, name: str, table: TableState, until_s: float) -> None:
+        shape = self._store.shape(table.shape)
+        if shape is None:
+            raise self._became_another("a table's shape is missing in it")
+        at_ms = _now_ms()
+        if table.empties:
+            table.empties = False
+            self._pieces.append(self._maker.cut([self._translator.emptied(table.shape, at_ms)], self._state))
+        if not table.total:
+            table.total = rows_of(self._store.db, shape)
+        chunk = read_chunk(self._store.db, shape, table, until_s)
+        if chunk.rows and (reader := self._translator.reader(table.shape)) and reader.hints:
+            self._translator.observe(table.shape, reader, [values for _, values in chunk.rows])
+        changes = self._translator.copied(table.shape, chunk.rows, at_ms)
+        table.copied += chunk.scanned
+        if chunk.last is None:
+            table.phase, table.cursor, table.filling = LIVE, None, None
+        else:
+            table.cursor = packed(chunk.last)
+        self._pieces.append(self._maker.cut(changes, self._state))
+
+    # --- a schema that changed, a table that is missing -------------------------------------------------------------
+
+    def _follow_schema(self) -> None:
+        """Put triggers on new tables and mend those of changed ones. A busy file is tried again with the next look."""
+        self._may_have_more = True
+        try:
+            with self._store.writing(busy_wait_ms=_WRITE_WAIT_MS):
+                head = self._store.head()
+                if head is not None and head.schema_version != self._store.schema_version():
+                    follow_schema(self._store, head)
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+        self._read_head()
+
+    def _mend_missing_table(self) -> None:
+        """Another program dropped our table: as long as our triggers are there, it cannot write."""
+        if self._store.head_text() is None and our_objects(self._store.db, "trigger"):
+            repair(self._store, self._head)
+            raise self._became_another("its outbox was dropped, and is made anew")
+
+    def _read_head(self) -> None:
+        self._head_text = self._store.head_text()
+        self._head = self._store.head_of(self._head_text) or self._head
 
     # --- a file that became another under us ------------------------------------------------------------------------
 
     def _refuse_another_file(self) -> None:
-        """Somebody may have put another file in our file's place: then whoever writes does not write to ours."""
-        if identity_of(self._store.path) != self._store.identity:
+        """Another file may have taken our file's place: then programs write to that one."""
+        if file_id_of(self._store.path) != self._store.file_id:
             raise self._became_another("another file has its name now")
 
-    def _refuse_another_past(self) -> None:
-        """Within a transaction: what only we write there must be what we wrote last.
+    def _refuse_another_past(self, *, is_resuming: bool = False) -> None:
+        """Within a transaction: the event at our place must be the one that we read there.
 
-        Else the file was restored from a backup under us, or disabled and enabled again; its numbers then name other
-        changes than ours. Whoever opens it anew compares it with the lake, and copies what must be.
+        Else the file was restored from a backup under us, or disabled and enabled again.
         """
-        try:
-            last, acked, epoch = self._last_group(), self._store.get("acked") or 0, self._store.get("epoch")
-        except sqlite3.OperationalError as error:
-            if "no such table" not in str(error):
-                raise
-            raise self._became_another("it is followed no longer") from None
-        if (last, acked, epoch) != (self._group_last, self._acked_saved, self._epoch):
-            raise self._became_another("it has another past: it was restored, or enabled anew")
+        text = self._store.head_text()
+        if text != self._head_text:
+            head = self._store.head_of(text)
+            if head is None:
+                raise self._became_another("it is followed no longer")
+            if not is_resuming and head.masks != self._head.masks:
+                raise self._became_another("other columns are masked")
+            if not is_resuming and (head.identity, head.instance) != (self._head.identity, self._head.instance):
+                raise self._became_another("it was enabled anew")
+            self._head, self._head_text = head, text
+            self._store.forget_shapes()
+        if not is_resuming and not is_at(self._store, self._state.place):
+            raise self._became_another("it has another past: it was restored from a backup")
 
     def _became_another(self, why: str) -> Unavailable:
         return Unavailable(
@@ -173,149 +272,77 @@ class SqliteSource:
         return self._is_shared and table.empties and table.phase == COPYING
 
     def table_to_compare(self) -> str | None:
-        with in_words(self._store.path):
-            tables = [table.name for table in self._store.tables() if self._must_compare(table)]
-        return self._translator.table_name(tables[0]) if tables else None
+        return next((table.lake for table in self._state.tables.values() if self._must_compare(table)), None)
 
     def compare(self, table: str, keys: Sequence[str] | None) -> None:
-        with in_words(self._store.path):
-            self._compare(table, keys)
-
-    def _compare(self, table: str, keys: Sequence[str] | None) -> None:
         """Rows that the lake has of us and the file has not are deleted; then the copy tells all that the file has.
 
         The order makes it right: a row that comes back meanwhile is copied behind its deletion.
         """
-        state = next(each for each in self._store.tables() if self._translator.table_name(each.name) == table)
-        there = self._keys_in_file(state) if keys else set()
-        with self._store.begin() as db:
+        with in_words(self._store.path), self._store.reading():
             self._refuse_another_past()
-            for key in keys or ():
-                if key not in there:
-                    statement = f"INSERT INTO {OUTBOX} (at, shape, op, v0) VALUES ({NOW_MS}, ?, ?, ?)"
-                    db.execute(statement, (state.shape_id, GONE, key))
+            while not self._read_group():
+                pass
+            state = next((each for each in self._state.tables.values() if each.lake == table), None)
+            if state is None:
+                return
+            there = self._keys_in_file(state) if keys else set()
+            gone = [key for key in keys or () if key not in there]
             state.empties = False
-            self._store.save(state)
+            changes = self._translator.gone(state.shape, gone, _now_ms())
+            self._pieces += self._maker.of_changes(changes, self._state)
         self._may_have_more = True
 
     def _keys_in_file(self, state: TableState) -> set[str]:
-        shape, reader = self._store.shape(state.shape_id), self._translator.reader(state.shape_id)
+        reader = self._translator.reader(state.shape)
+        if reader is None:
+            raise self._became_another("a table's shape is missing in it")
+        shape = reader.shape
         columns = ", ".join([*(quoted(shape.names[index]) for index in shape.key), shape.rowid or "NULL"])
-        with self._store.reading() as db, reading_any_text(db):
-            rows = db.execute(f"SELECT {columns} FROM {quoted(shape.name)}")
+        with reading_any_text(self._store.db):
+            rows = self._store.db.execute(f"SELECT {columns} FROM {quoted(shape.name)}")
             return {reader.key_of(row[:-1], row[-1]) for row in rows}
-
-    def _end_group(self) -> int:
-        """Everything that is committed now is a group, unless it is too much for one."""
-        first, last = self._read_last, self._store.last_sequence()
-        if last - first > GROUP_CHANGES_MAX:
-            last = self._cut(first)
-        if last > first:
-            self._store.db.execute(f"INSERT OR IGNORE INTO {PREFIX}groups (last) VALUES (?)", (last,))
-            self._group_last = max(self._group_last, last)
-        return last
-
-    def _cut(self, first: int) -> int:
-        """Where the clock makes its largest step: most likely between two transactions. Nobody can know it."""
-        rows = self._store.db.execute(
-            f"SELECT seq, at FROM {OUTBOX} WHERE seq > ? ORDER BY seq LIMIT ?",
-            (first, GROUP_CHANGES_MAX),
-        ).fetchall()
-        half = rows[len(rows) // 2 :]
-        steps = [(later[1] - earlier[1], earlier[0]) for earlier, later in pairwise(half)]
-        return max(steps)[1] if steps else int(rows[-1][0])
-
-    def _read(self, last: int) -> list[Change]:
-        statement = f"SELECT * FROM {OUTBOX} WHERE seq > ? AND seq <= ? ORDER BY seq"
-        with self._store.reading() as db:
-            self._refuse_another_past()
-            try:
-                rows: list[Row] = db.execute(statement, (self._read_last, last)).fetchall()
-            except sqlite3.OperationalError as error:
-                if "decode" not in str(error):
-                    raise
-                with reading_any_text(db):
-                    rows = db.execute(statement, (self._read_last, last)).fetchall()
-            return self._translator.changes(rows, self._epoch, last)
-
-    # --- forgetting -------------------------------------------------------------------------------------------------
-
-    def acknowledge(self, sequence: int) -> None:
-        self._acked = max(self._acked, sequence)
-
-    def _is_forgetting_due(self) -> bool:
-        return self._acked > self._acked_saved and time.monotonic() - self._saved_at_s > _FORGET_EVERY_S
-
-    def _forget_acknowledged(self) -> None:
-        """Delete what is durable in the lake; but never the newest row, from which SQLite makes the next number."""
-        self._saved_at_s = time.monotonic()
-        if self._acked <= self._acked_saved:
-            return
-        upto = min(self._acked, self._acked_saved + _FORGET_ROWS_MAX)
-        db = self._store.db
-        db.execute(f"DELETE FROM {OUTBOX} WHERE seq <= ? AND seq < (SELECT max(seq) FROM {OUTBOX})", (upto,))
-        db.execute(f"DELETE FROM {PREFIX}groups WHERE last < ?", (upto,))
-        self._store.set("acked", upto)
-        self._acked_saved = upto
 
     # --- for people -------------------------------------------------------------------------------------------------
 
+    def acknowledge(self, piece: Piece) -> None:
+        self._acked = max(self._acked, piece.place)
+
     def status(self) -> SourceStatus:
         with in_words(self._store.path):
-            return status_of(self._store, acked=self._acked)
+            return status_of(self._store, state=self._state, acked=self._acked)
 
     def close(self) -> None:
-        """What cannot be written down now costs nothing: the lake knows what it has."""
-        try:
-            self._refuse_another_file()
-            if self._acked > self._acked_saved:
-                with self._store.begin():
-                    self._refuse_another_past()
-                    while self._acked > self._acked_saved:
-                        self._forget_acknowledged()
-        except (sqlite3.Error, Unavailable) as error:
-            logger.warning(
-                "the place is not written down", extra={"problem": str(error), "file": str(self._store.path)}
-            )
-        finally:
-            self._store.close()
+        """Nothing is written down: the lake knows what it has."""
+        self._store.close()
 
 
-def _decide(epoch: int | None, sent: int, acked: int, standing: Standing) -> Resumption:
-    """Compare the file's place with the lake's. Pure."""
-    lake, durable = standing.epoch, standing.durable_sequence
-    if epoch is None and durable == 0:
-        return Resumption(lake, 0)
-    if epoch is None:
-        return Resumption(lake + 1, 0, "the lake knows this stream already, and the file is new")
-    if epoch < lake:
-        return Resumption(lake + 1, 0, "the file is older than the stream: it was restored from a backup")
-    if epoch > lake:
-        return Resumption(epoch, 0, "the lake has lost this stream" if acked else "")
-    if durable > sent:
-        return Resumption(lake + 1, 0, "the lake has changes that the file has not: it was restored from a backup")
-    if durable < acked:
-        return Resumption(epoch, durable, "the lake has lost acknowledged changes")
-    return Resumption(epoch, durable)
-
-
-def status_of(store: Store, *, acked: int | None = None) -> SourceStatus:
-    """What the file itself can tell, with or without a runner at work."""
+def status_of(store: Store, *, state: FileState | None = None, acked: int | None = None) -> SourceStatus:
+    """What the file can tell; with the lake's state also how far the copies are."""
     with store.reading() as db:
-        patterns = json.loads(store.get("patterns"))
-        acked = int(store.get("acked") or 0) if acked is None else acked
+        head = store.head()
+        if head is None:
+            raise not_enabled(store.path)
+        acked = head.acked if acked is None else acked
         last = store.last_sequence()
         pending = db.execute(f"SELECT count(*), min(at) FROM {OUTBOX} WHERE seq > ?", (acked,)).fetchone()
-        names, left_out = list_tables(db, patterns)
+        names, left_out = list_tables(db, head.patterns, head.excluded)
         left_out += [problem for name in names if isinstance(problem := shape_of(db, name), str)]
-        tables = [_copy_of(table) for table in store.tables()]
-        epoch = store.get("epoch")
+    tables = [_copy_of(name, state.tables.get(name) if state else None) for name in sorted(head.tables)]
+    if state:  # a table that a note in the outbox will add is not known here yet
+        tables = [each if each.phase else TableCopy(each.table, COPYING, 0, 0) for each in tables]
     lag_ms = max(0, time.time_ns() // 1_000_000 - pending[1]) if pending[0] else 0
-    return SourceStatus(epoch, acked, last, pending[0], lag_ms, tables, left_out)
+    return SourceStatus(pending[0], lag_ms, last, tables, left_out, is_known=state is not None)
 
 
-def _copy_of(table: TableState) -> TableCopy:
-    return TableCopy(table.name, LIVE if table.phase == LIVE else COPYING, table.copied, max(table.total, table.copied))
+def _copy_of(name: str, table: TableState | None) -> TableCopy:
+    if table is None:
+        return TableCopy(name, "", 0, 0)
+    return TableCopy(name, table.phase, table.copied, max(table.total, table.copied))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def not_enabled(path: Path | str) -> NotFound:

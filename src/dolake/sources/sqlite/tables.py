@@ -14,7 +14,6 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from dolake.sources.sqlite.naming import lake_name
-from dolake.sources.sqlite.values import lake_type
 
 PREFIX = "_dolake_"
 COLUMNS_MAX = 990
@@ -26,15 +25,17 @@ _SHADOWS = (
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column: its name, and its type in the lake's words (`any` where the values decide)."""
+    """A column as it is declared. What it is in the lake is chosen from its values (forms.py)."""
 
     name: str
-    type: str
+    type: str = ""
+    """Format 1 kept the lake's type here."""
     nullable: bool = True
     is_text: bool = False
     """Whether SQLite makes numbers into texts here, so that 7 and '7' cannot both be keys."""
     declared: str = ""
     """Its type, constraint and default as declared: where these differ, it is another column under the same name."""
+    declared_type: str = ""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -68,14 +69,16 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def list_tables(db: sqlite3.Connection, patterns: Sequence[str]) -> tuple[list[str], list[str]]:
+def list_tables(
+    db: sqlite3.Connection, patterns: Sequence[str], excluded: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
     """The tables that can be followed and are wanted, and of the others those that a person may ask about, with why."""
     rows = db.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema WHERE type IN ('table', 'view')")
     found, left_out, virtual = [], [], []
     for kind, name, sql in rows.fetchall():
         if name.startswith(("sqlite_", PREFIX)):
             continue
-        if not is_wanted(name, patterns):
+        if not is_wanted(name, patterns) or is_wanted(name, excluded):
             continue
         if kind == "view":
             left_out.append(f"{name}: a view has no rows of its own")
@@ -102,15 +105,7 @@ def _of_own_name(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def is_wanted(name: str, patterns: Iterable[str]) -> bool:
-    """Whether one of the patterns matches, and none of those that begin with `!`."""
-    wanted = False
-    for pattern in patterns:
-        excludes = pattern.startswith("!")
-        if fnmatchcase(name.casefold(), pattern.removeprefix("!").casefold()):
-            if excludes:
-                return False
-            wanted = True
-    return wanted
+    return any(fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
 
 
 def _is_shadow(name: str, virtual: Iterable[str]) -> bool:
@@ -119,6 +114,33 @@ def _is_shadow(name: str, virtual: Iterable[str]) -> bool:
 
 def shape_of(db: sqlite3.Connection, table: str) -> Shape | str:
     """The table as it is now, or in words why it cannot be followed."""
+    try:
+        shape = _shape_of(db, table)
+        if isinstance(shape, Shape):
+            db.execute(f"EXPLAIN {copy_statement(shape)}", [1]).fetchall()
+    except sqlite3.OperationalError as error:
+        # A collation or a module that only the application has: that is this table's problem alone.
+        return f"{table}: it cannot be read here: {error}"
+    return shape
+
+
+def copy_statement(shape: Shape, *, after: str = "", filling: str | None = None) -> str:
+    """The statement that reads rows in the order of their key: key, rowid or NULL, whether it is wanted, columns."""
+    key = ", ".join(key_names(shape))
+    columns = ", ".join(quoted(name) for name in shape.names)
+    where = f"WHERE {after} " if after else ""
+    return (
+        f"SELECT {key}, {shape.rowid or 'NULL'}, {f'({filling})' if filling else '1'}, {columns} "
+        f"FROM {quoted(shape.name)} {where}ORDER BY {key} LIMIT ?"
+    )
+
+
+def key_names(shape: Shape) -> list[str]:
+    """By what rows are ordered for a copy: the rowid where there is one."""
+    return [shape.rowid] if shape.rowid else [quoted(shape.names[index]) for index in shape.key]
+
+
+def _shape_of(db: sqlite3.Connection, table: str) -> Shape | str:
     rows = db.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
     rows = [row for row in rows if row[6] != 1]
     if len(rows) > COLUMNS_MAX:
@@ -131,10 +153,11 @@ def shape_of(db: sqlite3.Connection, table: str) -> Shape | str:
     columns = tuple(
         Column(
             row[1],
-            lake_type(db, table, row[1], row[2]),
+            "",
             not row[3] and not row[5],
             _is_text(row[2]),
             f"{row[2]} {row[3]} {row[4]}",
+            row[2],
         )
         for row in rows
     )

@@ -20,8 +20,13 @@ from collections.abc import Iterator, Sequence
 
 from dolake.sources.sqlite.tables import PREFIX, Shape, quoted
 
-INSERT, UPDATE, DELETE, COPY, SUSPECT, CONTROL, GONE = range(1, 8)
-"""What an event is. SUSPECT: a REPLACE may have deleted this row. CONTROL: JSON about the table. GONE: a key alone."""
+INSERT, UPDATE_FULL, DELETE, COPY, SUSPECT, CONTROL, GONE = range(1, 8)
+UPDATE = 10
+"""What an event is. UPDATE has the old value only of columns that changed. SUSPECT: a REPLACE may have deleted this
+row. CONTROL: JSON about a table. UPDATE_FULL, COPY and GONE were written by format 1, and are still read."""
+
+WAS_NULL = bytes.fromhex("5f646f6c616b655f6e756c6c")
+"""In an UPDATE the old value that was NULL; NULL itself says that the column did not change."""
 
 NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
 OUTBOX = f"{PREFIX}outbox"
@@ -29,21 +34,12 @@ OUTBOX_HEAD = ("seq", "at", "shape", "op", "k", "j")
 _WIDE = 400
 """Above so many columns a trigger names them directly: SQLite bounds how deep an expression is."""
 
-STORE = f"""
-CREATE TABLE {PREFIX}state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE {PREFIX}shapes (id INTEGER PRIMARY KEY, shape TEXT NOT NULL);
-CREATE TABLE {PREFIX}tables (
-  name TEXT PRIMARY KEY, shape INTEGER NOT NULL, phase TEXT NOT NULL, cursor TEXT, filling TEXT,
-  empties INTEGER NOT NULL DEFAULT 0, copied INTEGER NOT NULL DEFAULT 0, total INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-CREATE TABLE {PREFIX}groups (last INTEGER PRIMARY KEY);
-CREATE TABLE {PREFIX}witness (x);
-INSERT INTO {PREFIX}witness (rowid, x) VALUES (1, 'first'), (1000, 'VACUUM gives me another rowid');
-"""
-
 
 def outbox_table(width: int) -> str:
-    """The events, in the order of their transactions. Values have no declared type, so that SQLite keeps each as it is.
+    """Our one table. Values have no declared type, so that SQLite keeps each as it is.
+
+    seq > 0: the events, in the order of their transactions. seq = 0: the head note; seq = -n: shape n, as JSON in v0.
+
 
     Not AUTOINCREMENT, which writes one page more with every transaction: the newest row is never deleted instead, and
     SQLite numbers the next one after it.
@@ -58,6 +54,23 @@ def value_columns(start: int, end: int) -> str:
 
 def trigger_name(shape_id: int, event: str) -> str:
     return f"{PREFIX}{shape_id}_{event}"
+
+
+def statements_for(shape_id: int, shape: Shape) -> Iterator[str]:
+    """All statements that make the triggers of a table.
+
+    VACUUM gives new rowids to rows without a key. It also writes SQLite's list of triggers anew, without gaps: so a gap
+    between our first two triggers shows whether there was a VACUUM since (see watching.was_vacuumed).
+    """
+    first, *others = triggers_of(shape_id, shape)
+    yield first
+    gap = f"{PREFIX}{shape_id}_gap"
+    if shape.has_rowid_in_key:
+        yield f"CREATE TRIGGER {gap} AFTER DELETE ON {quoted(shape.name)} BEGIN SELECT 1; END"
+    for index, statement in enumerate(others):
+        yield statement
+        if index == 0 and shape.has_rowid_in_key:
+            yield f"DROP TRIGGER {gap}"
 
 
 def triggers_of(shape_id: int, shape: Shape) -> Iterator[str]:
@@ -83,9 +96,10 @@ def triggers_of(shape_id: int, shape: Shape) -> Iterator[str]:
         f"  SELECT {NOW_MS}, {shape_id}, {INSERT}{k_new}, {new}\n  FROM {row} WHERE {_same_row(shape)};\nEND"
     )
     j, j_old = (", j", k_old) if has_k else ("", "")
+    was = ", ".join(_changed(name, is_wide=is_wide) for name in shape.names)
     yield (
         f"{head('update', 'AFTER UPDATE')}  INSERT INTO {OUTBOX} (at, shape, op{k}{j}, {value_columns(0, 2 * width)})\n"
-        f"  SELECT {NOW_MS}, {shape_id}, {UPDATE}{k_new}{j_old}, {new}, {old}\n  FROM {row} WHERE {_same_row(shape)};\n"
+        f"  SELECT {NOW_MS}, {shape_id}, {UPDATE}{k_new}{j_old}, {new}, {was}\n  FROM {row} WHERE {_same_row(shape)};\n"
         f"{_moved(shape_id, shape, values, k_old, old, blanks)}END"
     )
     source = "" if is_wide else f" FROM (SELECT {blanks}) AS old"
@@ -104,6 +118,15 @@ def triggers_of(shape_id: int, shape: Shape) -> Iterator[str]:
         yield f"{head('before_rowid', 'BEFORE INSERT', f'WHEN new.{rowid} <> -1')}{_with_rowid(shape_id, shape)}END"
         moved = f"WHEN new.{rowid} <> old.{rowid}"
         yield f"{head('before_move', 'BEFORE UPDATE', moved)}{_with_rowid(shape_id, shape)}END"
+
+
+def _changed(name: str, *, is_wide: bool) -> str:
+    """The old value if it was another, NULL if not. A large text that stays is not written a second time."""
+    old, new = (
+        (f"old.{quoted(name)}", f"_r.{quoted(name)}") if is_wide else (f"(SELECT old.{quoted(name)})", quoted(name))
+    )
+    mark = f"x'{WAS_NULL.hex()}'"
+    return f"nullif(ifnull({old}, {mark}), ifnull({new}, {mark}))"
 
 
 def _same_row(shape: Shape) -> str:

@@ -1,124 +1,145 @@
 """What has become of the tables: new ones, dropped, renamed, rebuilt ones, and columns added, renamed or dropped.
 
-From source.py, within its writing transaction, when SQLite's schema version is another than at the last look; and from
-enable_cdc, for which all tables are new. Promise: afterwards every wanted table has triggers that fit it, and
-whatever the old triggers missed since is copied again.
+From source.py when SQLite's schema version is another than the head note says; and from installation.py, for which all
+tables are new. Runs in a transaction that writes. What follows for the copy is put into the outbox as a note, at its
+place among the changes. Promise: afterwards every wanted table has triggers that fit it, and whatever the old triggers
+missed is copied again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import sqlite3
 
-from dolake.sources.sqlite.columns import COPYING, compare_columns, copy_anew, drop_triggers, new_triggers, our_triggers
-from dolake.sources.sqlite.store import Store, TableState
+from dolake.sources.sqlite.columns import (
+    compare_columns,
+    drop_triggers,
+    new_triggers,
+    our_triggers,
+    replace_triggers,
+)
+from dolake.sources.sqlite.store import Head, Store
 from dolake.sources.sqlite.tables import PREFIX, Shape, list_tables, quoted, shape_of
-from dolake.sources.sqlite.triggers import names_in_trigger, trigger_name
+from dolake.sources.sqlite.triggers import names_in_trigger, trigger_name, triggers_of
 
 logger = logging.getLogger("dolake.sources.sqlite")
-WITNESS_ROWID = 1000
 
 
-def follow_schema(store: Store, patterns: Iterable[str]) -> None:
-    """Compare the file's tables with what we know of them, and mend the difference.
+def follow_schema(store: Store, head: Head) -> None:
+    """Compare the file's tables with what the head note says, mend the difference, and save the head note.
 
     First what became of every table that we know, then every name anew: names may have changed places.
     """
-    wanted, _ = list_tables(store.db, tuple(patterns))
-    shapes = {name: shape for name in wanted if isinstance(shape := shape_of(store.db, name), Shape)}
+    shapes = wanted_shapes(store.db, head)
     store.widen(max((2 * len(shape.columns) for shape in shapes.values()), default=1))
     triggers = our_triggers(store)
-    known = store.tables()
     ever = store.names_ever()
-    renamed: dict[str, TableState] = {}
-    for table in known:
-        found = triggers.get(trigger_name(table.shape_id, "insert"))
-        now = found[0] if found else table.name
+    known = dict(head.tables)
+    renamed: dict[str, str] = {}
+    for table, shape_id in known.items():
+        found = triggers.get(trigger_name(shape_id, "insert"))
+        now = found[0] if found else table
         if now not in shapes:
-            _drop(store, table, is_gone=not _exists(store, now))
+            _drop(store, head, table, is_gone=not store.has_table(now))
         elif found is None:
-            logger.warning("table was made anew", extra={"table": table.name, "file": str(store.path)})
-            drop_triggers(store, table.shape_id)
-            store.forget(table.name)
-        elif now != table.name:
-            drop_triggers(store, table.shape_id)
-            store.forget(table.name)
-            if now in ever:  # the lake may have one of that name
-                store.say(table.shape_id, {"ddl": {"action": "drop"}})
-            else:
-                store.say(table.shape_id, {"ddl": {"action": "rename"}, "to": now})
-                renamed[now] = table
+            _table_made_anew(store, head, table, shapes[table])
+        elif now != table:
+            drop_triggers(store, shape_id)
+            del head.tables[table]
+            renamed[now] = table
+        elif _was_vacuumed(store, shape_id, shapes[now]):
+            _follow_vacuumed(store, head, table, shapes[now])
         else:
-            compare_columns(store, table, shapes[now], names_in_trigger(found[1]))
-    followed = {table.name for table in store.tables()}
-    for name in sorted(shapes.keys() - followed):
-        if name in renamed:
-            _follow_renamed(store, renamed[name], shapes[name])
+            compare_columns(store, head, table, shapes[now], names_in_trigger(found[1]))
+            _mend_triggers(store, head, table, shapes[now])
+    for now, old in renamed.items():
+        if now in ever:  # the lake may have one of that name
+            store.say({"do": "unfollow", "table": old, "isGone": True})
         else:
-            _watch(store, shapes[name], empties=name in ever)
-    _drop_orphans(store)
-    if _was_vacuumed(store):
-        _copy_rows_without_key(store)
-    store.set("schema_version", store.schema_version())
+            head.tables[now] = new_triggers(store, shapes[now])
+            store.say({"do": "rename", "table": old, "to": now, "shape": head.tables[now]})
+    for name in sorted(shapes.keys() - head.tables.keys()):
+        _watch(store, head, shapes[name], empties=name in ever)
+    _drop_orphans(store, head)
+    head.schema_version = store.schema_version()
+    store.save_head(head)
 
 
-def _exists(store: Store, name: str) -> bool:
-    found = store.db.execute("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (name,)).fetchone()
-    return bool(found)
+def wanted_shapes(db: sqlite3.Connection, head: Head) -> dict[str, Shape]:
+    """The tables that are to be followed, each as it is now."""
+    wanted, _ = list_tables(db, head.patterns, head.excluded)
+    return {name: shape for name in wanted if isinstance(shape := shape_of(db, name), Shape)}
 
 
-def _watch(store: Store, shape: Shape, *, empties: bool) -> None:
+def _watch(store: Store, head: Head, shape: Shape, *, empties: bool) -> None:
     """Follow this table from here on, and copy what it has."""
-    shape_id = new_triggers(store, shape)
-    store.save(TableState(shape.name, shape_id, COPYING, None, None, empties, 0, 0))
+    head.tables[shape.name] = new_triggers(store, shape)
+    store.say({"do": "follow", "table": shape.name, "shape": head.tables[shape.name], "empties": empties})
     logger.info("table is followed", extra={"table": shape.name, "file": str(store.path)})
 
 
-def _drop(store: Store, table: TableState, *, is_gone: bool) -> None:
+def _table_made_anew(store: Store, head: Head, table: str, shape: Shape) -> None:
+    """Our triggers are gone: the table was dropped and made again, or somebody dropped the triggers."""
+    logger.warning("table was made anew", extra={"table": table, "file": str(store.path)})
+    before = store.shape(head.tables[table])
+    lost = [name for name in before.names if name not in shape.names] if before else []
+    drop_triggers(store, head.tables[table])
+    head.tables[table] = new_triggers(store, shape)
+    ddl = [{"action": "drop_column", "column": name} for name in lost]
+    store.say({"do": "follow", "table": table, "shape": head.tables[table], "empties": True, "ddl": ddl})
+
+
+def _drop(store: Store, head: Head, table: str, *, is_gone: bool) -> None:
     """The table is gone, or nobody wants it any more; then the lake keeps what it has."""
-    drop_triggers(store, table.shape_id)
-    if is_gone:
-        store.say(table.shape_id, {"ddl": {"action": "drop"}})
-    store.forget(table.name)
-    logger.info("table is followed no longer", extra={"table": table.name, "file": str(store.path)})
+    drop_triggers(store, head.tables.pop(table))
+    store.say({"do": "unfollow", "table": table, "isGone": is_gone})
+    logger.info("table is followed no longer", extra={"table": table, "file": str(store.path)})
 
 
-def _follow_renamed(store: Store, table: TableState, shape: Shape) -> None:
-    """All of it is copied again: columns may have changed with the name."""
-    table.name, table.shape_id = shape.name, new_triggers(store, shape)
-    copy_anew(table)
-    store.save(table)
+def _mend_triggers(store: Store, head: Head, table: str, shape: Shape) -> None:
+    """Where one of several triggers of a table is missing, changes were missed."""
+    shape_id = head.tables[table]
+    have = sum(name.startswith(trigger_name(shape_id, "")) for name in our_triggers(store))
+    if have != sum(1 for _ in triggers_of(shape_id, shape)):
+        logger.warning("triggers were missing", extra={"table": table, "file": str(store.path)})
+        replace_triggers(store, head, table, shape)
 
 
-def _drop_orphans(store: Store) -> None:
+def _drop_orphans(store: Store, head: Head) -> None:
     """Triggers of ours that no table of ours has."""
-    ours = {str(table.shape_id) for table in store.tables()}
+    ours = {str(shape_id) for shape_id in head.tables.values()}
     for name in our_triggers(store):
         if name.removeprefix(PREFIX).partition("_")[0] not in ours:
             store.db.execute(f"DROP TRIGGER {quoted(name)}")
 
 
-def _was_vacuumed(store: Store) -> bool:
-    """A table without a key of its own gets new rowids from VACUUM; so does our witness."""
-    return bool(store.db.execute(f"SELECT max(rowid) FROM {PREFIX}witness").fetchone()[0] != WITNESS_ROWID)
+# --- VACUUM ----------------------------------------------------------------------------------------------------------
 
 
-def _copy_rows_without_key(store: Store) -> None:
-    for table in store.tables():
-        shape = store.shape(table.shape_id)
-        if shape.is_key_rowid or shape.rowid is None:
-            continue
-        if not shape.key or _has_null_in_key(store, shape):
-            table.phase, table.cursor, table.filling, table.empties, table.copied = COPYING, None, None, True, 0
-        elif table.phase == COPYING:
-            table.cursor, table.copied = None, 0
-        store.save(table)
-    store.db.execute(
-        f"UPDATE {PREFIX}witness SET rowid = ? WHERE rowid = (SELECT max(rowid) FROM {PREFIX}witness)", (WITNESS_ROWID,)
-    )
+def _was_vacuumed(store: Store, shape_id: int, shape: Shape) -> bool:
+    """Rows without a key get new rowids from VACUUM, and SQLite's list of triggers loses the gap that we made in it."""
+    if not shape.has_rowid_in_key:
+        return False
+    rows = store.db.execute(
+        "SELECT rowid FROM sqlite_schema WHERE type = 'trigger' AND name IN (?, ?) ORDER BY rowid",
+        (trigger_name(shape_id, "insert"), trigger_name(shape_id, "update")),
+    ).fetchall()
+    return len(rows) == 2 and rows[1][0] - rows[0][0] == 1
 
 
-def _has_null_in_key(store: Store, shape: Shape) -> bool:
+def _follow_vacuumed(store: Store, head: Head, table: str, shape: Shape) -> None:
+    if _has_changed_keys(store, shape):
+        replace_triggers(store, head, table, shape)
+        return
+    drop_triggers(store, head.tables[table])
+    head.tables[table] = new_triggers(store, shape)
+    store.say({"do": "renumbered", "table": table, "shape": head.tables[table]})
+
+
+def _has_changed_keys(store: Store, shape: Shape) -> bool:
+    """Whether rows have other keys now. Without a key all of them may; else those with NULL in it."""
+    if not shape.key:
+        return True
     is_null = " OR ".join(f"{quoted(shape.names[index])} IS NULL" for index in shape.key)
     found = store.db.execute(f"SELECT 1 FROM {quoted(shape.name)} WHERE {is_null} LIMIT 1").fetchone()
     return bool(found)

@@ -1,0 +1,74 @@
+"""Changes are cut into pieces: each is one batch, with the patch that brings the lake's state behind it.
+
+From source.py, group by group and chunk by chunk. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dolake.changes import Change
+from dolake.sources.base import Piece
+from dolake.sources.sqlite.events import Told
+from dolake.sources.sqlite.state import FileState, OpenTransaction, Place, as_json, digest_of, patch_between
+
+PIECE_CHANGES_MAX = 2_000
+PIECE_SIZE_MAX = 400_000
+"""As counted in characters: the largest batch that a lake takes is some ten times that."""
+
+
+class PieceMaker:
+    """Knows which state the lake will have behind the last piece."""
+
+    def __init__(self, sent: dict[str, Any]) -> None:
+        self._sent = sent
+
+    def cut(self, changes: Sequence[Change], state: FileState) -> Piece:
+        """These changes, and the state as it is behind them."""
+        now = as_json(state)
+        patch = patch_between(self._sent, now)
+        self._sent = now
+        return Piece(changes, patch, state.place.outbox)
+
+    def is_changed(self, state: FileState) -> bool:
+        return as_json(state) != self._sent
+
+    def of_group(self, told: Iterable[Told], state: FileState, last: int) -> list[Piece]:
+        """A group that ends with number `last` of the outbox; the state changes while it is told."""
+        pieces: list[Piece] = []
+        changes: list[Change] = []
+        size = 0
+        row: Sequence[Any] | None = None
+        for each in told:
+            row = each.row
+            if each.change is not None:
+                changes.append(each.change)
+                size += each.size
+            if each.is_last and (len(changes) >= PIECE_CHANGES_MAX or size >= PIECE_SIZE_MAX) and row[0] < last:
+                rest = OpenTransaction(each.transaction, last) if each.transaction else None
+                state.place = Place(row[0], digest_of(plain(row)), rest)
+                pieces.append(self.cut(changes, state))
+                changes, size = [], 0
+        if row is not None:
+            state.place = Place(row[0], digest_of(plain(row)))
+        if changes or self.is_changed(state):
+            pieces.append(self.cut(changes, state))
+        return pieces
+
+    def of_changes(self, changes: Sequence[Change], state: FileState) -> list[Piece]:
+        """Changes that no event stands behind; the state comes with the last of them."""
+        if len(changes) <= PIECE_CHANGES_MAX:
+            return [self.cut(changes, state)]
+        starts = range(0, len(changes), PIECE_CHANGES_MAX)
+        whole = self.cut((), state)
+        parts = [Piece(changes[start : start + PIECE_CHANGES_MAX], {}, whole.place) for start in starts]
+        return [*parts[:-1], Piece(parts[-1].changes, whole.state, whole.place)]
+
+
+def plain(row: Sequence[Any]) -> tuple[Any, ...]:
+    """An event without the columns at its end that are empty: their number grows with the widest table."""
+    width = len(row)
+    while width and row[width - 1] is None:
+        width -= 1
+    return tuple(row[:width])
