@@ -29,7 +29,7 @@ from dolake.query.planning import Planner, Table
 from dolake.query.question import CONTENT_TYPES, DiffQuestion, Format, PlanQuestion, Question
 from dolake.query.reader import Asked, Reference, Run, View
 from dolake.query.relation import Relation
-from dolake.query.rescued import has_rescued, warnings_of
+from dolake.query.rescued import has_rescued, rescued_warnings
 from dolake.query.results import Answer, arrow_pieces, csv_pieces, json_pieces
 from dolake.query.routing import Bound, Route, SparkRunning, answer_by_spark, route
 from dolake.query.spark_engine import SparkEngine, SparkFailed, refuse
@@ -135,7 +135,7 @@ def _warn_of_rescued(
 
     for number, relation in enumerate(relations):
         if has_rescued(relation):
-            view.warnings += warnings_of(statement, relation, view.rescued(number, relation, run))
+            view.warnings += rescued_warnings(statement, relation, view.rescued(number, relation, run))
 
 
 def answer(parts: Parts, question: Question, settings: QuerySettings, form: Format, grant: Grant, job: Job) -> None:

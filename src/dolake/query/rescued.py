@@ -91,7 +91,7 @@ def has_rescued(relation: Relation) -> bool:
     return RESCUED in (*relation.columns, *relation.hidden)
 
 
-def warnings_of(statement: Statement, relation: Relation, counts: Mapping[str, int]) -> list[str]:
+def rescued_warnings(statement: Statement, relation: Relation, counts: Mapping[str, int]) -> list[str]:
     """One sentence for each column of this table that the statement selects or filters by."""
     text = " ".join(piece for piece in statement.pieces if isinstance(piece, str)).casefold()
     shows_all = bool(_ALL_COLUMNS.search(text))
