@@ -1,0 +1,141 @@
+"""A real application and its SQLite file, which is followed: run step by step, and its rows compared with the lake's.
+
+The applications are the programs of tests/journeys/applications.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from contextlib import AbstractContextManager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from dolake.client.sync import connect
+from tests.support.command import dolake
+from tests.support.server import ServerProcess
+from tests.support.source_process import following, stream_of, wait_until_told
+from tools.duckdb_client import duck_on
+
+PROGRAMS = Path(__file__).parents[1] / "journeys" / "applications"
+_STEP_WAIT_S = 200
+
+
+class Application:
+    """One program with its file, and its namespace in the lake."""
+
+    def __init__(self, program: str, path: Path, lake: ServerProcess, namespace: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.namespace = namespace
+        self._program = PROGRAMS / program
+        self._lake = lake
+
+    def run(self, *steps: str) -> None:
+        """Run these steps, each in a process of its own. None of their writes may fail."""
+        for step in steps:
+            done = subprocess.run(
+                [sys.executable, str(self._program), str(self.path), step],
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+                capture_output=True,
+                text=True,
+                timeout=_STEP_WAIT_S,
+                check=False,
+            )
+            assert done.returncode == 0, (step, done.stderr[-3_000:])
+            found = json.loads(done.stdout.splitlines()[-1])
+            assert not found["failures"], (step, found)
+            assert found["done"] > 0
+
+    def followed(self) -> AbstractContextManager[None]:
+        """`dolake source sqlite`, as long as the block takes."""
+        return following(self.path, self._lake.url, self.namespace)
+
+    def wait_until_told(self) -> None:
+        wait_until_told(self.path, self._lake.url)
+
+    def assert_equal(self, *, tables: int) -> None:
+        """Each row of each table is the same in SQLite, in live SQL, and in DuckDB on the published tables."""
+        stream = stream_of(self._lake.url, self.namespace)
+        assert stream is not None
+        assert stream.state is not None
+        names = {name: table.lake.partition(".")[2] for name, table in stream.state.tables.items()}
+        assert len(names) >= tables, names
+        with connect(self._lake.url) as client:
+            for name, table in names.items():
+                columns, rows = self._rows(name)
+                answer = client.query(self._select(columns, table))
+                assert not answer.warnings, (table, answer.warnings)
+                found = [tuple(row[column] for column in columns) for row in answer.rows]
+                _assert_same(rows, found, [column.type for column in answer.columns], table)
+        self._lake.flush()
+        with duck_on(self._lake.url) as duck:
+            for name, table in names.items():
+                columns, rows = self._rows(name)
+                cursor = duck.execute(self._select(columns, table, "lake."))
+                types = [str(column[1]) for column in cursor.description or ()]
+                _assert_same(rows, cursor.fetchall(), types, table)
+
+    def _select(self, columns: list[str], table: str, catalog: str = "") -> str:
+        chosen = ", ".join(f'"{column}"' for column in columns)
+        return f'SELECT {chosen} FROM {catalog}"{self.namespace}"."{table}"'  # noqa: S608
+
+    def _rows(self, table: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as db:
+            found = db.execute(f'SELECT * FROM "{table}"')  # noqa: S608
+            return [column[0] for column in found.description], found.fetchall()
+
+    def unfollow(self) -> None:
+        """`dolake source disable`: what the application has in its schema is what it had, and nothing is ours."""
+        before = self._schema()
+        done = dolake("source", "disable", self.path, "--to", self._lake.url)
+        assert done.returncode == 0, done.stderr
+        after = self._schema()
+        assert after == [row for row in before if not row[1].startswith("_dolake_")]
+        assert not [row for row in after if "_dolake_" in f"{row[3]}"]
+
+    def _schema(self) -> list[tuple[str, ...]]:
+        with contextlib.closing(sqlite3.connect(self.path)) as db:
+            return db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall()
+
+
+# --- what a value of SQLite is in a column of this type --------------------------------------------------------------
+
+
+def _assert_same(rows: list[tuple[Any, ...]], found: list[tuple[Any, ...]], types: list[str], table: str) -> None:
+    wanted, have = _counted(rows, types), _counted(found, types)
+    assert have == wanted, (table, list((wanted - have).elements())[:3], list((have - wanted).elements())[:3])
+
+
+def _counted(rows: list[tuple[Any, ...]], types: list[str]) -> Counter[tuple[Any, ...]]:
+    """The rows as the lake's types have them, in whatever order."""
+    return Counter(tuple(_as_type(value, kind) for value, kind in zip(row, types, strict=True)) for row in rows)
+
+
+def _as_type(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    word = kind.upper().partition("(")[0]
+    if word == "BOOLEAN":
+        assert value in (0, 1), value
+        return bool(value)
+    if word in ("TIMESTAMP", "TIMESTAMP WITH TIME ZONE"):
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        return moment.replace(tzinfo=moment.tzinfo or UTC)
+    if word == "DATE":
+        return value if isinstance(value, date) else date.fromisoformat(value)
+    if word == "DECIMAL":
+        return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    if word in ("VARCHAR", "UUID"):
+        return value if isinstance(value, bytes) else str(value).replace("-", "") if word == "UUID" else str(value)
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    return value
