@@ -123,7 +123,7 @@ def sqlite(
 def enable(
     files: FilesArgument, tables: TablesOption = None, exclude: ExcludeOption = None, mask: MaskOption = None
 ) -> None:
-    """Put triggers and an outbox into SQLite files: their changes are kept for a lake from now on. Repairs files, too."""
+    """Put triggers and an outbox into SQLite files: they keep their changes for a lake from now on. Repairs, too."""
     for path in files_of(files):
         status = sqlite_source.enable_cdc(path, tables, exclude=exclude, masks=_masks_of(mask))
         typer.echo(
