@@ -18,6 +18,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from dolake.client.sync import connect
 from tests.support.command import dolake
@@ -134,8 +135,12 @@ def _as_type(value: Any, kind: str) -> Any:
         return value if isinstance(value, date) else date.fromisoformat(value)
     if word == "DECIMAL":
         return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-    if word in ("VARCHAR", "UUID"):
-        return value if isinstance(value, bytes) else str(value).replace("-", "") if word == "UUID" else str(value)
+    if word == "UUID":
+        return UUID(bytes=value) if isinstance(value, bytes) else UUID(str(value))
+    if word == "BLOB":
+        return value.encode() if isinstance(value, str) else value
+    if word == "VARCHAR":
+        return f"X'{value.hex().upper()}'" if isinstance(value, bytes) else str(value)
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
     return value

@@ -19,9 +19,9 @@ def begin(path: str, writes: Writes) -> None:
 
 def work(path: str, writes: Writes) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    search(path, "first", writes, trials=10)
+    search(path, "first", writes, trials=6)
     writes.do(lambda: optuna.create_study(storage=f"sqlite:///{path}", study_name="second", direction="maximize"))
-    search(path, "second", writes, trials=6)
+    search(path, "second", writes, trials=3)
     writes.do(lambda: optuna.delete_study(storage=f"sqlite:///{path}", study_name="second"))
 
 
