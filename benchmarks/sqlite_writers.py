@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import sqlite3
@@ -81,14 +82,16 @@ def _floors(figures: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 continue
             # Counts of independent failures: three times the standard deviation of their difference.
             without, beside = found[ENABLED]["failed"], found[FOLLOWED]["failed"]
-            yield at_most(f"{mode}: {kind}: failed more than without a source", beside - without, _chance(without, beside))
+            yield at_most(
+                f"{mode}: {kind}: failed more than without a source", beside - without, _chance(without, beside)
+            )
     for mode, found in figures["bulk_update"].items():
         yield at_most(f"{mode}: bulk update: times the CPU of a plain file", found["cpu_times"], BULK_CPU_TIMES_MAX)
         yield at_most(f"{mode}: bulk update: times the size of a plain file", found["size_times"], BULK_SIZE_TIMES_MAX)
 
 
 def _chance(one: int, other: int) -> float:
-    return round(3 * (one + other) ** 0.5, 1)
+    return round(3 * math.sqrt(one + other), 1)
 
 
 # --- writers ---------------------------------------------------------------------------------------------------------

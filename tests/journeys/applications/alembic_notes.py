@@ -11,7 +11,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from alembic import command
 from alembic.config import Config
 from counting import Writes, main
-from sqlalchemy import Column, DateTime, Float, ForeignKey, Integer, MetaData, String, Table, create_engine, insert, update
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Float,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    insert,
+    update,
+)
 
 first, newest = MetaData(), MetaData()
 Table("authors", first, Column("id", Integer, primary_key=True), Column("name", String(80), nullable=False))
@@ -33,7 +45,12 @@ Table(
     Column("score", Float),
     Column("written", DateTime),
 )
-Table("labels", newest, Column("note_id", ForeignKey("notes.id"), primary_key=True), Column("label", String(30), primary_key=True))
+Table(
+    "labels",
+    newest,
+    Column("note_id", ForeignKey("notes.id"), primary_key=True),
+    Column("label", String(30), primary_key=True),
+)
 
 ENVIRONMENT = """
 from alembic import context

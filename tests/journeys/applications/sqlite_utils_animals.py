@@ -22,7 +22,11 @@ def work(path: str, writes: Writes) -> None:
     db = Database(path)
     animals = db["animals"]
     writes.do(lambda: animals.transform(types={"age": int}, drop={"extra"}, rename={"weight": "kilograms"}))
-    writes.do(lambda: animals.upsert_all([{"id": n, "name": f"again {n}", "born": "2026-02-03"} for n in range(150, 260)], pk="id", alter=True))
+    writes.do(
+        lambda: animals.upsert_all(
+            [{"id": n, "name": f"again {n}", "born": "2026-02-03"} for n in range(150, 260)], pk="id", alter=True
+        )
+    )
     writes.do(lambda: db["visits"].transform(column_order=("said", "animal")))
     writes.do(lambda: animals.extract("born", table="births", fk_column="birth_id"))
     writes.do(lambda: animals.enable_fts(["name"], create_triggers=True))

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path.insert(0, str(HERE))
+sys.path.insert(1, str(HERE.parent))
 
-from counting import Writes, main
+from counting import Writes, main  # noqa: E402
 
 
 def set_up(path: str) -> None:
@@ -38,7 +39,12 @@ def begin(path: str, writes: Writes) -> None:
     for number in range(20):
         writes.do(lambda number=number: maker.objects.create(name=f"maker {number}", country="NO"))
     for number in range(60):
-        values = {"name": f"product {number}", "price": "12.50", "maker_id": number % 20 + 1, "is_sold": number % 3 == 0}
+        values = {
+            "name": f"product {number}",
+            "price": "12.50",
+            "maker_id": number % 20 + 1,
+            "is_sold": number % 3 == 0,
+        }
         writes.do(lambda values=values: product.objects.create(**values))
     writes.do(User.objects.create_superuser, "admin", "admin@example.org", "secret")
 

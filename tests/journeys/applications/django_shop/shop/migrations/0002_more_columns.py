@@ -20,7 +20,9 @@ class Migration(migrations.Migration):
         migrations.RemoveField("Product", "remark"),
         migrations.AlterField("Product", "price", models.DecimalField(max_digits=12, decimal_places=3)),
         migrations.AlterField(
-            "Product", "maker", models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, to="shop.maker")
+            "Product",
+            "maker",
+            models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, to="shop.maker"),
         ),
         migrations.AddField("Product", "bought_on", models.DateField(null=True)),
         migrations.AddField("Product", "weight", models.FloatField(default=0.5)),
