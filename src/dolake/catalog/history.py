@@ -143,7 +143,10 @@ def describe_new_schema(name: Name, columns: Sequence[tuple[str, str]]) -> Json:
 
 
 def describe_schema(name: Name, metadata: Mapping[str, Any]) -> Json:
-    """The user's columns as they are and as they were; schemas that differ in our own columns alone are one version."""
+    """The user's columns as they are and as they were.
+
+    Schemas that differ in our own columns or in comments alone are one version. Only the columns of now have comments.
+    """
     versions: list[tuple[list[Json], set[int]]] = []
     for schema in metadata["schemas"]:
         fields = _fields(schema, metadata)
@@ -156,8 +159,11 @@ def describe_schema(name: Name, metadata: Mapping[str, Any]) -> Json:
         {"version": number, "since": _since(metadata, ids), "fields": fields}
         for number, (fields, ids) in enumerate(versions, start=1)
     ]
-    fields = _fields(current_schema(metadata) or {"fields": []}, metadata)
+    schema = current_schema(metadata) or {"fields": []}
+    fields = _fields(schema, metadata)
     now = next((each["version"] for each in told if each["fields"] == fields), len(told))
+    comments = {field["id"]: {"comment": field["doc"]} for field in schema["fields"] if field.get("doc")}
+    fields = [field | comments.get(field["id"], {}) for field in fields]
     return {"table": str(name), "version": now, "fields": fields, "versions": told}
 
 

@@ -102,7 +102,8 @@ def snapshots_paper(found: Sequence[Snapshot]) -> Paper:
 
 def schema_paper(found: TableSchema) -> Paper:
     """Columns that are and that were, each with the version in which it came and, if it did, went."""
-    shown = showing.new_table("column", "type", "since version", "until version")
+    shown = showing.new_table("column", "type", "since version", "until version", "comment")
+    comments = {(field.name, _kind(field.type)): field.comment for field in found.fields}
     now = {(field.name, _kind(field.type)): str(found.version) for field in found.fields}
     first, last = dict(now), dict(now)
     for version in sorted(found.versions, key=lambda each: each.version, reverse=True):
@@ -112,7 +113,7 @@ def schema_paper(found: TableSchema) -> Paper:
             last.setdefault(column, str(version.version))
     for column, since in first.items():
         until = "" if column in now else last[column]
-        shown.add_row(*map(showing.cell, (*column, since, until)))
+        shown.add_row(*map(showing.cell, (*column, since, until, comments.get(column, ""))))
     return shown
 
 

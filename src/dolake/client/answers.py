@@ -84,6 +84,7 @@ class Field(_Said, frozen=True, rename="camel", kw_only=True):
     type: Any
     id: int | None = None
     required: bool = False
+    comment: str = ""
 
 
 class SchemaVersion(_Said, frozen=True, rename="camel", kw_only=True):

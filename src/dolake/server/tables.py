@@ -81,7 +81,7 @@ async def table_snapshots(request: web.Request) -> web.Response:
     """The newest snapshots of one table."""
     lake, name = request.app[LAKE], table_in(request)
     limit = number_in(request, "limit", _SNAPSHOTS, SNAPSHOTS_MAX)
-    found = await lake.catalog.run(lambda: newest(snapshots_of(name, _load(lake, name)), limit))
+    found = await lake.catalog.run(lambda: newest(snapshots_of(name, load_table(lake, name)), limit))
     return json_response({"snapshots": [each.describe() for each in found]})
 
 
@@ -89,7 +89,7 @@ async def table_schema(request: web.Request) -> web.Response:
     """The columns of a table, and what they were."""
     lake, name = request.app[LAKE], table_in(request)
     try:
-        return json_response(await lake.catalog.run(lambda: describe_schema(name, _load(lake, name))))
+        return json_response(await lake.catalog.run(lambda: describe_schema(name, load_table(lake, name))))
     except UnknownTable:
         if lake.query is None or not _is_durable(lake, name):
             raise
@@ -220,7 +220,8 @@ def _with_newer(catalog: Catalog, found: list[Snapshot], pointers: list[Pointer]
 # --- one table -------------------------------------------------------------------------------------------------------
 
 
-def _load(lake: Lake, name: Name) -> Json:
+def load_table(lake: Lake, name: Name) -> Json:
+    """The metadata of a table; where there is none, what to do about it."""
     try:
         return lake.catalog.tables.load(name).metadata
     except NoSuchTable:
@@ -233,7 +234,7 @@ def _load(lake: Lake, name: Name) -> Json:
 def _source_of(lake: Lake, name: Name, target: Target) -> str:
     """The name that the table has at its sources, if it can be rolled back to this."""
     try:
-        metadata = _load(lake, name)
+        metadata = load_table(lake, name)
     except UnknownTable:
         if target.snapshot_id is not None or not _is_durable(lake, name):
             raise
