@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from dolake.client.sync import connect
+from dolake.client.results import QueryResult
+from dolake.client.sync import LakeClient, connect
 from tests.support.command import dolake
 from tests.support.server import ServerProcess
 from tests.support.source_process import following, stream_of, wait_until_told
@@ -40,21 +41,9 @@ class Application:
         self._program = PROGRAMS / program
         self._lake = lake
 
-    def run(self, *steps: str) -> None:
-        """Run these steps, each in a process of its own. None of their writes may fail."""
-        for step in steps:
-            done = subprocess.run(
-                [sys.executable, str(self._program), str(self.path), step],
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-                capture_output=True,
-                text=True,
-                timeout=_STEP_WAIT_S,
-                check=False,
-            )
-            assert done.returncode == 0, (step, done.stderr[-3_000:])
-            found = json.loads(done.stdout.splitlines()[-1])
-            assert not found["failures"], (step, found)
-            assert found["done"] > 0
+    def run(self, step: str) -> str:
+        """Run this step in a process of its own. None of its writes may fail. Returns what it has printed."""
+        return run_step(self._program, self.path, step)
 
     def followed(self) -> AbstractContextManager[None]:
         """`dolake source sqlite`, as long as the block takes."""
@@ -64,26 +53,34 @@ class Application:
         wait_until_told(self.path, self._lake.url)
 
     def assert_equal(self, *, tables: int) -> None:
-        """Each row of each table is the same in SQLite, in live SQL, and in DuckDB on the published tables."""
+        """Each row of each table is the same in SQLite, in live SQL, and in DuckDB on the published tables.
+
+        A column that got values of another kind than those of the copy becomes text with the publish.
+        """
         stream = stream_of(self._lake.url, self.namespace)
         assert stream is not None
         assert stream.state is not None
         names = {name: table.lake.partition(".")[2] for name, table in stream.state.tables.items()}
         assert len(names) >= tables, names
-        with connect(self._lake.url) as client:
+        with connect(self._lake.url) as client, duck_on(self._lake.url) as duck:
             for name, table in names.items():
                 columns, rows = self._rows(name)
-                answer = client.query(self._select(columns, table))
-                assert not answer.warnings, (table, answer.warnings)
+                answer = self._answer(client, columns, table)
                 found = [tuple(row[column] for column in columns) for row in answer.rows]
                 _assert_same(rows, found, [column.type for column in answer.columns], table)
-        self._lake.flush()
-        with duck_on(self._lake.url) as duck:
+            self._lake.flush()
             for name, table in names.items():
                 columns, rows = self._rows(name)
                 cursor = duck.execute(self._select(columns, table, "lake."))
                 types = [str(column[1]) for column in cursor.description or ()]
                 _assert_same(rows, cursor.fetchall(), types, table)
+
+    def _answer(self, client: LakeClient, columns: list[str], table: str) -> QueryResult:
+        """From live SQL, once no value of the table waits for a column of another type."""
+        while (answer := client.query(self._select(columns, table))).warnings:
+            assert all("did not fit" in each for each in answer.warnings), answer.warnings
+            self._lake.flush()
+        return answer
 
     def _select(self, columns: list[str], table: str, catalog: str = "") -> str:
         chosen = ", ".join(f'"{column}"' for column in columns)
@@ -106,6 +103,22 @@ class Application:
     def _schema(self) -> list[tuple[str, ...]]:
         with contextlib.closing(sqlite3.connect(self.path)) as db:
             return db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall()
+
+
+def run_step(program: Path, path: Path, step: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(program), str(path), step],
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=_STEP_WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, (step, done.stderr[-3_000:])
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert not found["failures"], (step, found)
+    assert found["done"] > 0
+    return done.stdout
 
 
 # --- what a value of SQLite is in a column of this type --------------------------------------------------------------

@@ -18,7 +18,7 @@ import pyarrow as pa
 from dolake.errors import InvalidSql, UnknownTable
 from dolake.identity.grants import EVERYTHING, Grant
 from dolake.pipeline.sql_link import Scan
-from dolake.query.copying import copying_in, warnings_of
+from dolake.query.copying import copying_in, copying_warnings
 from dolake.query.diff import diff_sql, side_of
 from dolake.query.engine import Engine, Params, Running
 from dolake.query.guard import parse
@@ -149,7 +149,7 @@ def answer(parts: Parts, question: Question, settings: QuerySettings, form: Form
             freshness |= {"engine": way.engine, "engineReason": way.reason}
             copying = copying_in(found.statement.references, job.copying)
             freshness |= {"copying": copying} if copying else {}
-            warnings = [*found.warnings, *warnings_of(copying)]
+            warnings = [*found.warnings, *copying_warnings(copying)]
             told = Answer(job.id, running.columns, freshness, warnings, job.started_s)
             job.tell({"Content-Type": CONTENT_TYPES[form], **_notes(form, freshness)})
             for piece in _pieces(told, running, form, rows_max):

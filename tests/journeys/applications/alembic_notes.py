@@ -78,11 +78,11 @@ def downgrade():
 '''
 
 
-def config_for(path: str, options: str = "") -> Config:
+def config_for(path: str, options: str = "", hooks: str = "") -> Config:
     """A folder beside the file, as `alembic init` makes it."""
     folder = Path(path).parent / "migrations"
     (folder / "versions").mkdir(parents=True, exist_ok=True)
-    (folder / "env.py").write_text(ENVIRONMENT.replace("**OPTIONS", options))
+    (folder / "env.py").write_text(f"{hooks}\n{ENVIRONMENT.replace('**OPTIONS', options)}")
     (folder / "script.py.mako").write_text(TEMPLATE)
     config = Config()
     config.set_main_option("script_location", str(folder))
@@ -107,6 +107,12 @@ def migrate(path: str, writes: Writes) -> None:
     writes.do(lambda: command.upgrade(config, "head"))
 
 
+def revise(path: str, writes: Writes, name: str) -> None:
+    """Write a migration, with the hook of this name from the file beside the database."""
+    config = config_for(path, f"{name}={name}", (Path(path).parent / "hooks.py").read_text())
+    writes.do(lambda: command.revision(config, name, autogenerate=True))
+
+
 def work(path: str, writes: Writes) -> None:
     engine = create_engine(f"sqlite:///{path}")
     notes, labels = newest.tables["notes"], newest.tables["labels"]
@@ -124,4 +130,7 @@ def work(path: str, writes: Writes) -> None:
 
 
 if __name__ == "__main__":
-    main({"begin": begin, "migrate": migrate, "work": work})
+    hooks = {
+        name: lambda path, writes, name=name: revise(path, writes, name) for name in ("include_name", "include_object")
+    }
+    main({"begin": begin, "migrate": migrate, "work": work, **hooks})

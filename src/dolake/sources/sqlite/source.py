@@ -209,6 +209,8 @@ class SqliteSource:
         changes = self._translator.copied(table.shape, chunk.rows, at_ms)
         table.copied += chunk.scanned
         if chunk.last is None:
+            if not table.copied:
+                changes.append(self._translator.created(table.shape, at_ms))
             table.phase, table.cursor, table.filling = LIVE, None, None
         else:
             table.cursor = packed(chunk.last)

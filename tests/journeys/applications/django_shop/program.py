@@ -59,6 +59,17 @@ def work(path: str, writes: Writes) -> None:
     write_rows(writes)
 
 
+def inspect(path: str, writes: Writes) -> None:
+    """Print models for all tables of the file, and with the lines from the file beside it."""
+    set_up(path)
+    from django.core.management import call_command
+
+    writes.do(lambda: call_command("inspectdb"))
+    sys.stdout.write("# --- with the lines of the documentation\n")
+    writes.do(lambda: exec((Path(path).parent / "lines.py").read_text(), {}))  # noqa: S102
+    writes.do(lambda: call_command("migrate", verbosity=0))
+
+
 def use_admin(writes: Writes) -> None:
     from django.test import Client
     from shop.models import Maker
@@ -100,4 +111,4 @@ def write_rows(writes: Writes) -> None:
 
 
 if __name__ == "__main__":
-    main({"begin": begin, "work": work})
+    main({"begin": begin, "work": work, "inspect": inspect})
