@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from pathlib import Path
 
 import pytest
 
+from dolake.changes import StreamId
 from dolake.sources.base import Standing
-from dolake.sources.sqlite import SqliteSource, enable_cdc, status
+from dolake.sources.runner import Runner, Shard
+from dolake.sources.sqlite import SqliteSource, copying, enable_cdc, status
+from tests.support.aio import until
+from tests.support.journals import GatedDisk
+from tests.support.lake import running_lake
+from tests.support.mirror import Mirror
 
 
 def drain(source: SqliteSource) -> None:
@@ -84,4 +91,35 @@ def test_the_version_table_of_alembic_is_followed_only_by_its_name(path: Path) -
     assert [reason.partition(":")[0] for reason in found.left_out] == ["alembic_version"]
     found = enable_cdc(path, ["*", "alembic_version"])
     assert [each.table for each in found.tables] == ["alembic_version", "t"]
+    app.close()
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+async def test_no_read_of_the_copy_is_open_while_the_lake_does_not_answer(
+    mode: str, path: Path, tmp_path: Path, disk: GatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "CHUNK_ROWS_MAX", 10)
+    app = connected(path)
+    app.execute(f"PRAGMA journal_mode = {mode}")
+    app.execute("WITH n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 2000) INSERT INTO t SELECT x, x FROM n")
+    home = tmp_path / "home"
+    home.mkdir()
+    async with running_lake(home) as (_, url):
+        disk.hold()
+        runner = Runner(url, is_once=True)
+        running = asyncio.create_task(runner.run([Shard(StreamId("app"), lambda: SqliteSource(path))]))
+        await until(lambda: disk.arrived_count > 0)
+        # The lake has acknowledged nothing. Only a chunk that is being read just now may make these wait.
+        app.execute("PRAGMA busy_timeout = 5000")
+        for number in range(50):
+            await asyncio.to_thread(app.execute, "INSERT INTO t VALUES (?, 'written meanwhile')", (10_000 + number,))
+        if mode == "wal":
+            ((is_busy, _, _),) = await asyncio.to_thread(
+                lambda: app.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            )
+            assert not is_busy
+        assert not running.done()
+        disk.let_go()
+        assert not await running
+    assert len(Mirror.of(home).tables["t"]) == 2_050
     app.close()
