@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,26 @@ def test_an_application_migrates_and_writes_while_it_is_followed(
     program: str, file: str, tables: int, lake: ServerProcess, tmp_path: Path
 ) -> None:
     namespace = program.partition("_")[0]
-    application = Application(program, tmp_path / namespace / file, lake, namespace)
+    show(Application(program, tmp_path / namespace / file, lake, namespace), tables)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(
+    ("package", "program", "tables"), [("buku", "buku_bookmarks.py", 1), ("beets", "beets_music.py", 5)]
+)
+def test_an_application_that_is_installed_for_it_writes_while_it_is_followed(
+    package: str, program: str, tables: int, lake: ServerProcess, tmp_path: Path
+) -> None:
+    libraries = tmp_path / "libraries"
+    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
+    done = subprocess.run([*install, "--target", str(libraries), package], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{package} cannot be installed here: {done.stderr[-300:]}")
+    show(Application(program, tmp_path / package / f"{package}.db", lake, package, libraries=libraries), tables)
+
+
+def show(application: Application, tables: int) -> None:
+    """It begins, is followed, goes on, and is what the lake has; then there is no trace of us."""
     application.run("begin")
     with application.followed():
         application.run("work")

@@ -34,8 +34,12 @@ _STEP_WAIT_S = 200
 class Application:
     """One program with its file, and its namespace in the lake."""
 
-    def __init__(self, program: str, path: Path, lake: ServerProcess, namespace: str) -> None:
+    def __init__(
+        self, program: str, path: Path, lake: ServerProcess, namespace: str, *, libraries: Path | None = None
+    ) -> None:
+        """`libraries`: where the program's libraries were installed, if they are none of ours."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._libraries = libraries
         self.path = path
         self.namespace = namespace
         self._program = PROGRAMS / program
@@ -43,7 +47,7 @@ class Application:
 
     def run(self, step: str) -> str:
         """Run this step in a process of its own. None of its writes may fail. Returns what it has printed."""
-        return run_step(self._program, self.path, step)
+        return run_step(self._program, self.path, step, self._libraries)
 
     def followed(self) -> AbstractContextManager[None]:
         """`dolake source sqlite`, as long as the block takes."""
@@ -105,10 +109,11 @@ class Application:
             return db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall()
 
 
-def run_step(program: Path, path: Path, step: str) -> str:
+def run_step(program: Path, path: Path, step: str, libraries: Path | None = None) -> str:
+    more = {"PYTHONPATH": str(libraries)} if libraries else {}
     done = subprocess.run(
         [sys.executable, str(program), str(path), step],
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(path.parent), **more},
         capture_output=True,
         text=True,
         timeout=_STEP_WAIT_S,
