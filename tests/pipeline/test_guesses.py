@@ -23,9 +23,9 @@ flush_interval_ms = 300_000
 flush_threshold_ms = 300_000
 [compaction]
 auto_compact = false
-[tables.large]
+[tables."guess.large"]
 rebuild_rows_max = 0
-[tables.parted]
+[tables."guess.parted"]
 partition_by = ["kind"]
 """
 
@@ -45,16 +45,16 @@ def published(lake: ServerProcess, *changes: Change) -> None:
 
 
 def values(catalog: RestCatalog, table: str, name: str = "v") -> dict[str, Any]:
-    return {key: row[name] for key, row in rows_of(catalog, f"default.{table}").items()}
+    return {key: row[name] for key, row in rows_of(catalog, f"guess.{table}").items()}
 
 
 def rescued(catalog: RestCatalog, table: str) -> dict[str, str]:
-    rows = rows_of(catalog, f"default.{table}")
+    rows = rows_of(catalog, f"guess.{table}")
     return {key: row["_rescued"] for key, row in rows.items() if row["_rescued"] is not None}
 
 
 def comment(catalog: RestCatalog, table: str, name: str = "v") -> str | None:
-    found: str | None = catalog.load_table(f"default.{table}").schema().find_field(name).doc
+    found: str | None = catalog.load_table(f"guess.{table}").schema().find_field(name).doc
     return found
 
 
@@ -63,7 +63,7 @@ def null_count_in_duckdb(catalog: RestCatalog, table: str, name: str) -> int:
     with duckdb.connect() as connection:
         for extension in ("avro", "iceberg"):
             connection.execute(f"LOAD '{extension_file(extension)}'")
-        location = catalog.load_table(f"default.{table}").metadata_location
+        location = catalog.load_table(f"guess.{table}").metadata_location
         sql = f'SELECT count(*) FROM iceberg_scan(?) WHERE "{name}" IS NULL'  # noqa: S608 - the test's own names
         (count,) = connection.execute(sql, [location]).fetchone() or (0,)
     return int(count)
@@ -73,16 +73,16 @@ def test_a_soft_delete_column_of_an_empty_table_gets_the_type_of_its_first_value
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     hint = column("deletedAt", "timestamp")
-    published(lake, declaring(insert("soft", 1, deletedAt=None), column("id", "long", key=True), hint))
-    assert types_of(catalog, "default.soft")["deletedAt"] == "timestamp"
-    rows = [insert("soft", number, deletedAt=None) for number in (2, 3)]
-    rows += [insert("soft", number, deletedAt=f"2026-01-0{number}T10:00:00.000+00:00") for number in (4, 5)]
+    published(lake, declaring(insert("guess.soft", 1, deletedAt=None), column("id", "long", key=True), hint))
+    assert types_of(catalog, "guess.soft")["deletedAt"] == "timestamp"
+    rows = [insert("guess.soft", number, deletedAt=None) for number in (2, 3)]
+    rows += [insert("guess.soft", number, deletedAt=f"2026-01-0{number}T10:00:00.000+00:00") for number in (4, 5)]
     rows[0] = declaring(rows[0], column("deletedAt", "timestamptz", "ISO 8601 times with a zone"))
     published(lake, *rows)
 
-    assert types_of(catalog, "default.soft")["deletedAt"] == "timestamptz"
+    assert types_of(catalog, "guess.soft")["deletedAt"] == "timestamptz"
     assert comment(catalog, "soft", "deletedAt") == "ISO 8601 times with a zone"
-    assert query(lake, "SELECT count(*) AS n FROM soft WHERE deletedAt IS NULL") == [{"n": 3}]
+    assert query(lake, "SELECT count(*) AS n FROM guess.soft WHERE deletedAt IS NULL") == [{"n": 3}]
     assert null_count_in_duckdb(catalog, "soft", "deletedAt") == 3
     assert values(catalog, "soft", "deletedAt")["4"] == datetime(2026, 1, 4, 10, tzinfo=UTC)
     assert rescued(catalog, "soft") == {}
@@ -91,23 +91,25 @@ def test_a_soft_delete_column_of_an_empty_table_gets_the_type_of_its_first_value
 def test_a_small_table_becomes_text_at_once_and_nothing_is_rescued(lake: ServerProcess, catalog: RestCatalog) -> None:
     published(
         lake,
-        declaring(insert("small", "a", v="2026-01-01T10:00:00Z", n=1), column("v", "timestamptz", "as the app has it")),
-        insert("small", "b", v="2026-01-01T10:00:00.25Z", n=2),
-        insert("small", "c", v=None, n=3),
+        declaring(
+            insert("guess.small", "a", v="2026-01-01T10:00:00Z", n=1), column("v", "timestamptz", "as the app has it")
+        ),
+        insert("guess.small", "b", v="2026-01-01T10:00:00.25Z", n=2),
+        insert("guess.small", "c", v=None, n=3),
     )
     assert comment(catalog, "small") == "as the app has it"
-    published(lake, update("small", "a", {"v": "2026-01-01T10:00:00Z", "n": 1}, {"v": "tomorrow", "n": 1}))
-    assert types_of(catalog, "default.small") == {"v": "string", "n": "long"}
-    assert types_of(catalog, "default.small__changes")["v"] == "string"
+    published(lake, update("guess.small", "a", {"v": "2026-01-01T10:00:00Z", "n": 1}, {"v": "tomorrow", "n": 1}))
+    assert types_of(catalog, "guess.small") == {"v": "string", "n": "long"}
+    assert types_of(catalog, "guess.small__changes")["v"] == "string"
     assert values(catalog, "small") == {"a": "tomorrow", "b": "2026-01-01T10:00:00.25Z", "c": None}
     assert rescued(catalog, "small") == {}
     assert comment(catalog, "small") == "values did not fit timestamptz"
-    history = [(each["v"], each["_before"] and each["_before"]["v"]) for each in changes_of(catalog, "default.small")]
+    history = [(each["v"], each["_before"] and each["_before"]["v"]) for each in changes_of(catalog, "guess.small")]
     assert history[0] == ("2026-01-01T10:00:00Z", None)
     assert history[-1] == ("tomorrow", "2026-01-01T10:00:00Z")
 
     again = declaring(
-        insert("small", "d", v="2026-01-02T10:00:00Z", n=4), column("v", "timestamptz", "as the app has it")
+        insert("guess.small", "d", v="2026-01-02T10:00:00Z", n=4), column("v", "timestamptz", "as the app has it")
     )
     published(lake, again)
     assert values(catalog, "small")["d"] == "2026-01-02T10:00:00Z"
@@ -134,9 +136,9 @@ def test_every_kind_of_guess_gives_way(
     wanted: str,
     expected: list[Any],
 ) -> None:
-    published(lake, declaring(insert(name, "1", v=first), column("v", type_)))
-    published(lake, insert(name, "2", v=later))
-    assert types_of(catalog, f"default.{name}")["v"] == wanted
+    published(lake, declaring(insert(f"guess.{name}", "1", v=first), column("v", type_)))
+    published(lake, insert(f"guess.{name}", "2", v=later))
+    assert types_of(catalog, f"guess.{name}")["v"] == wanted
     assert values(catalog, name) == dict(zip(("1", "2"), expected, strict=True))
     assert rescued(catalog, name) == {}
 
@@ -144,7 +146,11 @@ def test_every_kind_of_guess_gives_way(
 def test_values_of_one_publish_may_contradict_the_guess_that_came_with_them(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
-    published(lake, declaring(insert("fresh", "1", v="2026-01-31"), column("v", "date")), insert("fresh", "2", v="x"))
+    published(
+        lake,
+        declaring(insert("guess.fresh", "1", v="2026-01-31"), column("v", "date")),
+        insert("guess.fresh", "2", v="x"),
+    )
     assert values(catalog, "fresh") == {"1": "2026-01-31", "2": "x"}
     assert rescued(catalog, "fresh") == {}
 
@@ -158,84 +164,99 @@ def test_a_declared_type_that_is_no_guess_stays_strict_and_queries_warn(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
     strict = {"name": "v", "type": "date"}
-    published(lake, declaring(insert("strict", "1", v="2026-01-31", n=1), strict), insert("strict", "2", v="x", n=2))
-    assert types_of(catalog, "default.strict")["v"] == "date"
+    published(
+        lake,
+        declaring(insert("guess.strict", "1", v="2026-01-31", n=1), strict),
+        insert("guess.strict", "2", v="x", n=2),
+    )
+    assert types_of(catalog, "guess.strict")["v"] == "date"
     assert rescued(catalog, "strict") == {"2": '{"v":"x"}'}
 
-    said = ["default.strict: 1 row has a value of v that did not fit; v is NULL there, look in _rescued"]
-    assert warnings(lake, "SELECT count(*) FROM strict WHERE V IS NULL") == said
-    assert warnings(lake, "SELECT * FROM strict") == said
-    assert warnings(lake, "SELECT n FROM strict") == warnings(lake, "SELECT count(*) FROM strict") == []
+    said = ["guess.strict: 1 row has a value of v that did not fit; v is NULL there, look in _rescued"]
+    assert warnings(lake, "SELECT count(*) FROM guess.strict WHERE V IS NULL") == said
+    assert warnings(lake, "SELECT * FROM guess.strict") == said
+    assert warnings(lake, "SELECT n FROM guess.strict") == warnings(lake, "SELECT count(*) FROM guess.strict") == []
 
-    send(lake.url, insert("strict", "3", v="y", n=3), insert("strict", "2", v="2026-02-01", n=2))
-    assert warnings(lake, "FROM strict") == said, "row 2 fits now, and row 3 is not published yet"
-    send(lake.url, insert("strict", "4", v="z", n=4))
-    assert warnings(lake, "SELECT a.v FROM strict a") == [said[0].replace("1 row has a value", "2 rows have values")]
+    send(lake.url, insert("guess.strict", "3", v="y", n=3), insert("guess.strict", "2", v="2026-02-01", n=2))
+    assert warnings(lake, "FROM guess.strict") == said, "row 2 fits now, and row 3 is not published yet"
+    send(lake.url, insert("guess.strict", "4", v="z", n=4))
+    assert warnings(lake, "SELECT a.v FROM guess.strict a") == [
+        said[0].replace("1 row has a value", "2 rows have values")
+    ]
 
 
 def test_a_key_and_a_column_that_divides_the_table_keep_their_types(lake: ServerProcess, catalog: RestCatalog) -> None:
     columns = column("v", "long", key=True), column("kind", "date")
-    published(lake, declaring(insert("parted", "1", v=1, kind="2026-01-31"), *columns))
-    published(lake, insert("parted", "2", v="two", kind="none"))
-    assert types_of(catalog, "default.parted") == {"v": "long", "kind": "date"}
+    published(lake, declaring(insert("guess.parted", "1", v=1, kind="2026-01-31"), *columns))
+    published(lake, insert("guess.parted", "2", v="two", kind="none"))
+    assert types_of(catalog, "guess.parted") == {"v": "long", "kind": "date"}
     assert rescued(catalog, "parted") == {"2": '{"kind":"none","v":"two"}'}
 
 
 def test_a_large_table_becomes_text_beside_the_stream_with_what_was_rescued(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
-    published(lake, declaring(insert("large", "1", v="2026-01-31"), column("v", "date")))
-    published(lake, insert("large", "2", v="2026-02-01"), insert("large", "3", v=7), insert("large", "4", v=[1]))
-    assert types_of(catalog, "default.large")["v"] == "date"
+    published(lake, declaring(insert("guess.large", "1", v="2026-01-31"), column("v", "date")))
+    published(
+        lake,
+        insert("guess.large", "2", v="2026-02-01"),
+        insert("guess.large", "3", v=7),
+        insert("guess.large", "4", v=[1]),
+    )
+    assert types_of(catalog, "guess.large")["v"] == "date"
     assert rescued(catalog, "large") == {"3": '{"v":7}', "4": '{"v":[1]}'}
-    run_job(lake, table="large", kinds=["columns"])
-    assert types_of(catalog, "default.large")["v"] == types_of(catalog, "default.large__changes")["v"] == "string"
+    run_job(lake, namespace="guess", table="large", kinds=["columns"])
+    assert types_of(catalog, "guess.large")["v"] == types_of(catalog, "guess.large__changes")["v"] == "string"
     assert values(catalog, "large") == {"1": "2026-01-31", "2": "2026-02-01", "3": "7", "4": "[1]"}
     assert rescued(catalog, "large") == {}
 
 
 def test_a_table_that_its_source_creates_exists_with_its_columns(lake: ServerProcess, catalog: RestCatalog) -> None:
     columns = column("id", "long", key=True), column("at", "timestamp"), column("ok", "boolean", "0 and 1")
-    published(lake, declaring(ddl("empty", "create"), *columns))
-    assert types_of(catalog, "default.empty") == {"id": "long", "at": "timestamp", "ok": "boolean"}
+    published(lake, declaring(ddl("guess.empty", "create"), *columns))
+    assert types_of(catalog, "guess.empty") == {"id": "long", "at": "timestamp", "ok": "boolean"}
     assert comment(catalog, "empty", "ok") == "0 and 1"
-    assert query(lake, "SELECT * FROM empty") == []
-    assert [each["_operation"] for each in changes_of(catalog, "default.empty")] == ["CREATE"]
-    fields = {each["name"]: each for each in lake.get("/v1/tables/default/empty/schema")[1]["fields"]}
+    assert query(lake, "SELECT * FROM guess.empty") == []
+    assert [each["_operation"] for each in changes_of(catalog, "guess.empty")] == ["CREATE"]
+    fields = {each["name"]: each for each in lake.get("/v1/tables/guess/empty/schema")[1]["fields"]}
     assert (fields["ok"]["comment"], fields["ok"]["type"]) == ("0 and 1", "boolean")
 
-    published(lake, declaring(ddl("empty", "create"), *columns), insert("empty", 1, at="2026-01-31 10:00:00", ok=True))
-    assert query(lake, "SELECT id, ok FROM empty") == [{"id": 1, "ok": True}]
+    published(
+        lake,
+        declaring(ddl("guess.empty", "create"), *columns),
+        insert("guess.empty", 1, at="2026-01-31 10:00:00", ok=True),
+    )
+    assert query(lake, "SELECT id, ok FROM guess.empty") == [{"id": 1, "ok": True}]
     assert null_count_in_duckdb(catalog, "empty", "at") == 0
 
 
 def test_a_value_that_was_too_large_to_send_is_named_in_its_row(lake: ServerProcess, catalog: RestCatalog) -> None:
     absent = {"size": 1_200_164, "sha256": "0" * 64, "reason": "larger than max_event_size"}
-    change = declaring(insert("files", "1", name="film.mp4"), column("body", "binary"), column("name", "string"))
+    change = declaring(insert("guess.files", "1", name="film.mp4"), column("body", "binary"), column("name", "string"))
     change["metadata"]["rescued"] = {"body": absent}
-    published(lake, change, insert("files", "2", name="text.txt", body="AP8="))
+    published(lake, change, insert("guess.files", "2", name="text.txt", body="AP8="))
     assert values(catalog, "files", "body") == {"1": None, "2": b"\x00\xff"}
     assert json.loads(rescued(catalog, "files")["1"]) == {"body": absent}
-    (said,) = warnings(lake, "SELECT body FROM files")
-    assert said == "default.files: 1 row has a value of body that did not fit; body is NULL there, look in _rescued"
+    (said,) = warnings(lake, "SELECT body FROM guess.files")
+    assert said == "guess.files: 1 row has a value of body that did not fit; body is NULL there, look in _rescued"
 
-    published(lake, insert("files", "3", name="n", body=7))  # no blob, so the column becomes text
+    published(lake, insert("guess.files", "3", name="n", body=7))  # no blob, so the column becomes text
     assert values(catalog, "files", "body") == {"1": None, "2": "AP8=", "3": "7"}
     assert json.loads(rescued(catalog, "files")["1"]) == {"body": absent}, "it is still not here"
 
 
 def test_a_column_becomes_text_when_somebody_asks_for_it(lake: ServerProcess, catalog: RestCatalog) -> None:
-    path = "/v1/tables/default/strict/retype"
+    path = "/v1/tables/guess/strict/retype"
     status, error = refusal(lake, path, column="w", type="text")
-    assert (status, error["message"]) == (400, "default.strict has no column 'w'")
+    assert (status, error["message"]) == (400, "guess.strict has no column 'w'")
     assert refusal(lake, path, column="v", type="date")[0] == 400
     job = job_ended(lake, post(lake, path, column="v", type="text")["jobId"])
     assert (job["state"], job["reason"]) == ("done", "v is now string")
     assert values(catalog, "strict") == {"1": "2026-01-31", "2": "2026-02-01", "3": "y", "4": "z"}
-    assert (rescued(catalog, "strict"), warnings(lake, "FROM strict")) == ({}, [])
-    assert refusal(lake, path, column="v", type="text")[1]["message"] == "v of default.strict is text already"
+    assert (rescued(catalog, "strict"), warnings(lake, "FROM guess.strict")) == ({}, [])
+    assert refusal(lake, path, column="v", type="text")[1]["message"] == "v of guess.strict is text already"
 
-    fixed = post(lake, "/v1/tables/default/parted/retype", column="kind", type="text")
+    fixed = post(lake, "/v1/tables/guess/parted/retype", column="kind", type="text")
     job = job_ended(lake, fixed["jobId"])
     assert job["state"] == "failed"
     assert "cannot change" in job["reason"]

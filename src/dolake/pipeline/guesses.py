@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from dolake.pipeline.iceberg import Iceberg, IcebergTable
 from dolake.pipeline.rows import Contradiction
 from dolake.tables.declaration import type_for_both
 from dolake.tables.layout import BEFORE
@@ -60,6 +61,15 @@ def with_values(schema: str, files: Iterable[Json], columns: Iterable[str]) -> f
             name for name in wanted - found if any(values.get(id_, 0) > nulls.get(id_, 0) for id_ in ids.get(name, ()))
         }
     return frozenset(found)
+
+
+def columns_with_values(iceberg: Iceberg, tables: Iterable[IcebergTable], columns: frozenset[str]) -> frozenset[str]:
+    """Those of these columns of which one of these tables has a value; nothing is read where no column is asked for."""
+    found: frozenset[str] = frozenset()
+    for table in tables if columns else ():
+        files = (data for data, _ in iceberg.files(table, has_counts=True))
+        found |= with_values(table.schema, files, columns)
+    return found
 
 
 def _counts(entry: Json, name: str) -> dict[int, int]:

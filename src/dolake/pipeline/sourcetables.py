@@ -22,7 +22,7 @@ from dolake.keyindex import Block, KeyIndex, StaleIndex, rebuild
 from dolake.pipeline.arranging import Arrangement, arrangement, folder_of, mark_of, name_of, partition_of
 from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.deletes import VECTORS_FORMAT_MIN, DeleteFiles
-from dolake.pipeline.guesses import RetypesWanted, comments_of, guesses_text, read_guesses, with_values
+from dolake.pipeline.guesses import RetypesWanted, columns_with_values, comments_of, guesses_text, read_guesses
 from dolake.pipeline.iceberg import Iceberg, IcebergTable
 from dolake.pipeline.origins import Origin
 from dolake.pipeline.quarantine import quarantine_of
@@ -327,15 +327,11 @@ class SourceTables:
     def _note_guesses(self, source: SourceTable, guesses: frozenset[str], known: Columns) -> None:
         """Which columns are guesses from now on; of those that were there before, whether they have values."""
         now = read_guesses(source.changes.guesses)
-        if guesses == now.keys():
-            return
-        unknown = guesses.intersection(each.name for each in known).difference(now)
-        used: frozenset[str] = frozenset()
-        for table in (source.state, source.changes) if unknown else ():
-            files = (data for data, _ in self._iceberg.files(table, has_counts=True))
-            used |= with_values(table.schema, files, unknown)
-        noted = {name: now.get(name, name in used) for name in guesses}
-        source.changes = self._iceberg.note_guesses(source.changes, guesses_text(noted))
+        if guesses != now.keys():
+            unknown = guesses.intersection(each.name for each in known).difference(now)
+            used = columns_with_values(self._iceberg, (source.state, source.changes), unknown)
+            noted = {name: now.get(name, name in used) for name in guesses}
+            source.changes = self._iceberg.note_guesses(source.changes, guesses_text(noted))
 
     def keep_exact(self, source: SourceTable, columns: Iterable[str]) -> None:
         """These columns have integers that would not survive another type: never again."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from dolake.errors import InvalidSql, UnknownTable
 from dolake.identity.grants import EVERYTHING, Grant
 from dolake.pipeline.sql_link import Scan
-from dolake.query.copying import copying_in, copying_warnings
+from dolake.query.copying import copying_in, warnings_of
 from dolake.query.diff import diff_sql, side_of
 from dolake.query.engine import Engine, Params, Running
 from dolake.query.guard import parse
@@ -29,7 +29,7 @@ from dolake.query.planning import Planner, Table
 from dolake.query.question import CONTENT_TYPES, DiffQuestion, Format, PlanQuestion, Question
 from dolake.query.reader import Asked, Reference, Run, View
 from dolake.query.relation import Relation
-from dolake.query.rescued import warnings_of
+from dolake.query.rescued import has_rescued, rescued_warnings
 from dolake.query.results import Answer, arrow_pieces, csv_pieces, json_pieces
 from dolake.query.routing import Bound, Route, SparkRunning, answer_by_spark, route
 from dolake.query.spark_engine import SparkEngine, SparkFailed, refuse
@@ -134,8 +134,8 @@ def _warn_of_rescued(
         return runner(engine, stop, arrow)(sql)
 
     for number, relation in enumerate(relations):
-        counts = view.rescued(number, relation, run)
-        view.warnings += warnings_of(statement, relation, counts)
+        if has_rescued(relation):
+            view.warnings += rescued_warnings(statement, relation, view.rescued(number, relation, run))
 
 
 def answer(parts: Parts, question: Question, settings: QuerySettings, form: Format, grant: Grant, job: Job) -> None:
@@ -149,7 +149,7 @@ def answer(parts: Parts, question: Question, settings: QuerySettings, form: Form
             freshness |= {"engine": way.engine, "engineReason": way.reason}
             copying = copying_in(found.statement.references, job.copying)
             freshness |= {"copying": copying} if copying else {}
-            warnings = [*found.warnings, *copying_warnings(copying)]
+            warnings = [*found.warnings, *warnings_of(copying)]
             told = Answer(job.id, running.columns, freshness, warnings, job.started_s)
             job.tell({"Content-Type": CONTENT_TYPES[form], **_notes(form, freshness)})
             for piece in _pieces(told, running, form, rows_max):

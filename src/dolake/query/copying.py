@@ -57,7 +57,7 @@ def copying_in(references: Iterable[Named], copying: Mapping[str, tuple[int, int
     return found
 
 
-def copying_warnings(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def warnings_of(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """In words, for people."""
     return [
         f"table {name} is not complete: {rows['copied']:,} of about {rows['total']:,} rows are copied so far"

@@ -47,8 +47,6 @@ class RescuedCounts:
         self, relation: Relation, reads: Sequence[tuple[LakeTable, Json]], position: Position, run: Run
     ) -> dict[str, int]:
         """How many rows have a rescued value, by column; the relation reads these snapshots, and the tail behind."""
-        if RESCUED not in (*relation.columns, *relation.hidden):
-            return {}
         if not (any(self._in_files(*read) for read in reads) or _is_in_tail(relation)):
             return {}
         ids = tuple(snapshot["snapshot-id"] for _, snapshot in reads)
@@ -88,7 +86,12 @@ def _is_in_tail(relation: Relation) -> bool:
     return any(column.null_count < len(column) for column in found)
 
 
-def warnings_of(statement: Statement, relation: Relation, counts: Mapping[str, int]) -> list[str]:
+def has_rescued(relation: Relation) -> bool:
+    """Whether its rows say what did not fit: those of tables that DoLake manages do."""
+    return RESCUED in (*relation.columns, *relation.hidden)
+
+
+def rescued_warnings(statement: Statement, relation: Relation, counts: Mapping[str, int]) -> list[str]:
     """One sentence for each column of this table that the statement selects or filters by."""
     text = " ".join(piece for piece in statement.pieces if isinstance(piece, str)).casefold()
     shows_all = bool(_ALL_COLUMNS.search(text))
