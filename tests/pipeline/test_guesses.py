@@ -13,6 +13,7 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from dolake.storage.duck import extension_file
 from tests.support.changes import Change, ddl, insert, send, update
+from tests.support.command import dolake
 from tests.support.server import ServerProcess, job_ended, post, query, refusal, run_job
 from tests.support.tables import changes_of, rows_of, types_of, verified
 
@@ -211,6 +212,19 @@ def test_a_large_table_becomes_text_beside_the_stream_with_what_was_rescued(
     assert rescued(catalog, "large") == {}
 
 
+def listed(lake: ServerProcess, name: str) -> dict[str, Any]:
+    found = {each["name"]: each for each in lake.get("/v1/tables")[1]["tables"] if each["namespace"] == "guess"}
+    described: dict[str, Any] = found[name]
+    return described
+
+
+def test_the_list_of_tables_counts_what_was_rescued(lake: ServerProcess) -> None:
+    assert listed(lake, "strict")["rescued"] == {"v": 2}
+    assert "rescued" not in listed(lake, "small")
+    shown = dolake("tables", "--home", lake.home)
+    assert (shown.returncode, "v 2" in shown.stdout) == (0, True), shown
+
+
 def test_a_table_that_its_source_creates_exists_with_its_columns(lake: ServerProcess, catalog: RestCatalog) -> None:
     columns = column("id", "long", key=True), column("at", "timestamp"), column("ok", "boolean", "0 and 1")
     published(lake, declaring(ddl("guess.empty", "create"), *columns))
@@ -247,11 +261,13 @@ def test_a_value_that_was_too_large_to_send_is_named_in_its_row(lake: ServerProc
 
 def test_a_column_becomes_text_when_somebody_asks_for_it(lake: ServerProcess, catalog: RestCatalog) -> None:
     path = "/v1/tables/guess/strict/retype"
+    assert listed(lake, "strict")["rescued"] == {"v": 2}
     status, error = refusal(lake, path, column="w", type="text")
     assert (status, error["message"]) == (400, "guess.strict has no column 'w'")
     assert refusal(lake, path, column="v", type="date")[0] == 400
-    job = job_ended(lake, post(lake, path, column="v", type="text")["jobId"])
-    assert (job["state"], job["reason"]) == ("done", "v is now string")
+    done = dolake("tables", "retype", "guess.strict", "v", "text", "--home", lake.home)
+    assert (done.returncode, done.stdout.startswith("done in")) == (0, True), done
+    assert "rescued" not in listed(lake, "strict")
     assert values(catalog, "strict") == {"1": "2026-01-31", "2": "2026-02-01", "3": "y", "4": "z"}
     assert (rescued(catalog, "strict"), warnings(lake, "FROM guess.strict")) == ({}, [])
     assert refusal(lake, path, column="v", type="text")[1]["message"] == "v of guess.strict is text already"

@@ -30,6 +30,8 @@ class Table(_Said, frozen=True, rename="camel", kw_only=True):
     snapshot_id: str | None = None
     updated_at: datetime | None = None
     rows: int | None = None
+    rescued: dict[str, int | None] = {}
+    """Columns of which values did not fit, and in how many rows; None where that could not be told in time."""
 
     @property
     def full_name(self) -> str:

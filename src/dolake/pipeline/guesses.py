@@ -14,7 +14,7 @@ from typing import Any
 from dolake.pipeline.iceberg import Iceberg, IcebergTable
 from dolake.pipeline.rows import Contradiction
 from dolake.tables.declaration import type_for_both
-from dolake.tables.layout import BEFORE
+from dolake.tables.layout import BEFORE, RESCUED_COLUMNS
 
 Json = dict[str, Any]
 _SHARE_MAX = 0.001
@@ -28,6 +28,13 @@ def read_guesses(text: str | None) -> dict[str, bool]:
 
 def guesses_text(guesses: Mapping[str, bool]) -> str:
     return json.dumps(dict(sorted(guesses.items())))
+
+
+def rescued_property(known: str | None, *, more: Iterable[str] = (), gone: Iterable[str] = ()) -> dict[str, str]:
+    """What a state says from now on of columns with rescued values; nothing where that is what it says already."""
+    names = set(json.loads(known)) if known else set[str]()
+    now = (names | set(more)) - set(gone)
+    return {RESCUED_COLUMNS: json.dumps(sorted(now))} if now != names else {}
 
 
 @lru_cache(maxsize=256)

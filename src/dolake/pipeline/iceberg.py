@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from dolake.errors import Conflict, DoLakeError, OutcomeUnknown, Unavailable
 from dolake.pipeline.java_classes import PLAIN_FILES, STORE_FILES, add_class
 from dolake.pipeline.origins import Origin
-from dolake.tables.layout import GUESSES, MANAGED, OURS
+from dolake.tables.layout import GUESSES, MANAGED, OURS, RESCUED_COLUMNS
 from dolake.tables.types import source_name
 
 Json = dict[str, Any]
@@ -46,6 +46,8 @@ class IcebergTable:
     format_version: int = 2
     guesses: str | None = None
     """A property of a table of changes: which columns have a type that was only guessed."""
+    rescued: str | None = None
+    """A property of a state: the columns that have values in `_rescued`."""
     pending: Any = None
     """A transaction of Java that has changed the schema already: what is staged goes into the same commit."""
 
@@ -331,8 +333,13 @@ class Iceberg:
             java.refresh()
             is_same = table.pending is None and java.schema().schemaId() == table.schema_id
             if is_same and java.spec().specId() == table.spec["spec-id"]:
-                snapshot, guesses = java.currentSnapshot(), java.properties().get(GUESSES)
-                return replace(table, snapshot_id=None if snapshot is None else snapshot.snapshotId(), guesses=guesses)
+                snapshot, properties = java.currentSnapshot(), java.properties()
+                return replace(
+                    table,
+                    snapshot_id=None if snapshot is None else snapshot.snapshotId(),
+                    guesses=properties.get(GUESSES),
+                    rescued=properties.get(RESCUED_COLUMNS),
+                )
             return self._table(table.name, java)
         except Py4JJavaError as error:
             raise _translated(error) from error
@@ -479,6 +486,7 @@ class Iceberg:
             sorted_by=self._sorted_by(java),
             format_version=self._format_of(java),
             guesses=properties.get(GUESSES),
+            rescued=properties.get(RESCUED_COLUMNS),
         )
 
     def _sorted_by(self, java: Any) -> frozenset[int]:

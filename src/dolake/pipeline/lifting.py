@@ -70,6 +70,11 @@ def lifted(rows: pa.Table, types: Mapping[str, str]) -> pa.Table:
     return _with_before(rows, {name: found for name, found in before.items() if found})
 
 
+def names_in(rescued: pa.ChunkedArray) -> frozenset[str]:
+    """The columns of which a value of the row itself waits here."""
+    return frozenset(name for text in _texts(rescued) for name in _split(text) if name != BEFORE)
+
+
 def is_absent(value: Any) -> bool:
     """Whether this stands in `_rescued` for a value that the source could not send: what it was is not here."""
     return isinstance(value, dict) and value.keys() == {"size", "sha256", "reason"}

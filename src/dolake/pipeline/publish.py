@@ -27,7 +27,7 @@ from dolake.keyindex.format import ROW_SIZE
 from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.pipeline.files import WriteOptions
-from dolake.pipeline.guesses import guesses_text, read_guesses, with_values
+from dolake.pipeline.guesses import guesses_text, read_guesses, rescued_property, with_values
 from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, warm_up
 from dolake.pipeline.iceberg_options import rest_options, store_options
 from dolake.pipeline.link import Published, Sections, Start, TableReport
@@ -289,6 +289,7 @@ def _changes(part: StagedTable) -> list[TableChange]:
                 add_deletes=list(deletes.add.values()),
                 remove_deletes=deletes.remove,
                 touched=list(deletes.add),
+                properties=rescued_property(part.source.state.rescued, more=part.rescued_columns),
             )
         )
     return changes

@@ -24,7 +24,7 @@ from dolake.pipeline.arranging import folder_of, mark_of
 from dolake.pipeline.compaction import land
 from dolake.pipeline.deletes import Positions
 from dolake.pipeline.files import ids_before, remove_files, shape_of
-from dolake.pipeline.guesses import guesses_text, read_guesses, with_values
+from dolake.pipeline.guesses import guesses_text, read_guesses, rescued_property, with_values
 from dolake.pipeline.iceberg import IcebergTable, TableChange
 from dolake.pipeline.publish import Publisher
 from dolake.pipeline.rewriting import RewriteJob, rewrite
@@ -226,6 +226,7 @@ class Retyper:
             add_deletes=list(plan.add.values()),
             remove_deletes=plan.remove,
             is_rewrite=bool(files),
+            properties=rescued_property(source.state.rescued, gone=_texts(work)),
             place=source.tiers.folder(work.state.location, COLD),
         )
         changes = TableChange(
@@ -252,12 +253,17 @@ class Retyper:
                 remove_files(work.source.tiers.folders(table.location), work.token)
 
 
+def _texts(work: _Work) -> list[str]:
+    """Columns that take every value from now on."""
+    return [name for name, type_ in work.types.items() if type_ == "string"]
+
+
 def _guesses_after(work: _Work) -> dict[str, str]:
     """What has come out of `_rescued` is a value; and where a guess was given up for text, no later guess counts."""
     guesses = read_guesses(work.source.changes.guesses)
     entries = [work.files[old] for old in work.source.changes_files]
     decided = with_values(work.changes.schema, entries, guesses)
-    decided |= {name for name in guesses if work.types.get(name) == "string"}
+    decided |= guesses.keys() & set(_texts(work))
     now = guesses | dict.fromkeys(decided, True)
     return {GUESSES: guesses_text(now)} if now != guesses else {}
 

@@ -88,6 +88,7 @@ class StagedTable:
     replaced_changes: list[Json] = field(default_factory=list)
     """Data files of the changes that leave them, because columns got another type."""
     rescued_count: int = 0
+    rescued_columns: frozenset[str] = frozenset()
 
     @property
     def files(self) -> list[Json]:
@@ -246,6 +247,7 @@ class Staging:
             None,
             list(source.changes_files.values()) if source.rebuild else [],
             sum(part.rescued_count for part in found),
+            frozenset().union(*(part.rescued_columns for part in found)),
         )
 
     def _merge(self, source: SourceTable, groups: list[dict[str, Positions]]) -> Rewritten:

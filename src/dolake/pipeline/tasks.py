@@ -23,7 +23,7 @@ from dolake.pipeline.cut import Slice
 from dolake.pipeline.files import WriteOptions, ids_before, new_file, read_columns, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold
 from dolake.pipeline.gather import Gathered, gather, in_order
-from dolake.pipeline.lifting import fractions_in
+from dolake.pipeline.lifting import fractions_in, names_in
 from dolake.pipeline.quarantine import quarantine_of, sort_out
 from dolake.pipeline.reading import (
     Contradicted,
@@ -118,6 +118,8 @@ class Staged:
     """Columns that should become fractions beside the stream, because a value of these changes is one."""
     contradicted: Mapping[str, Contradiction] = field(default_factory=dict)
     """Columns of guessed types that some values do not fit, in a table that is too large to change at once."""
+    rescued_columns: frozenset[str] = frozenset()
+    """Columns of which a value did not fit."""
 
     @property
     def state_file(self) -> Json | None:
@@ -219,7 +221,7 @@ def _write_table(job: SliceJob, plan: TablePlan, read: ReadChanges) -> Staged:
     rescued = read.rows.column(RESCUED)
     wished = fractions_in(rescued, plan.rebuildable_later)
     count = len(rescued) - rescued.null_count
-    return Staged(folded, changes_file, state_files, count, wished, read.contradicted)
+    return Staged(folded, changes_file, state_files, count, wished, read.contradicted, names_in(rescued))
 
 
 def _write_state(

@@ -37,7 +37,7 @@ from dolake.catalog.values import Json
 from dolake.errors import InvalidInput, NoSuchSnapshot, NotFound, UnknownTable
 from dolake.identity.grants import Grant
 from dolake.identity.request import grant_of
-from dolake.server.differences import columns_now, differences
+from dolake.server.differences import columns_now, differences, rescued_now
 from dolake.server.lake import Lake
 from dolake.server.operations import LAKE, json_response
 from dolake.server.rollback import Rollbacks, Target
@@ -63,6 +63,9 @@ async def all_tables(request: web.Request) -> web.Response:
     page = await lake.catalog.run(_page_of_tables, lake.catalog, after, size, _is_set(request), grant)
     if page["nextPageToken"] is None:
         page["tables"] += await lake.catalog.run(_unpublished, lake, grant)
+    for each in page["tables"] if lake.query is not None else ():
+        if columns := each.get("rescued"):
+            each["rescued"] = await rescued_now(lake.query_process(), each["namespace"], each["name"], columns)
     return json_response(page)
 
 

@@ -1,7 +1,7 @@
 """A change that is too large for the lake: what fits of it is sent, and the rest is named with size and digest.
 
 From runner.py, when a batch is refused for its size. Pure. First the row as it was goes, then the largest values of the
-row as it is, one after the other: each becomes NULL, and `metadata.rescued` says which value it was.
+row as it is, one after the other: each is left out, and `metadata.rescued` says which value it was.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _fit_one(change: Change, size_max: int) -> Change:
             break
         total -= sizes[name]
         rescued[name] = _described(kept[name])
-        kept[name] = None
+        del kept[name]
     if rescued:
         metadata["rescued"] = rescued
     return replace(change, before=None, after=kept, metadata=metadata)

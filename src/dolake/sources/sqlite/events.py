@@ -411,11 +411,10 @@ class Translator:
         return changes
 
     def created(self, shape_id: int, at_ms: int) -> Change:
-        """A table without a row: the lake has it, too, with its columns."""
+        """A table without a row: the lake has it, too."""
         reader = self.reader(shape_id)
         assert reader is not None, "a table that is copied has a shape"
         self.sequence += 1
-        self._announced.add(shape_id)
         metadata = {"ddl": {"action": "create"}, "schema": reader.schema}
         return Change(reader.table, "DELETE", "-", metadata=metadata, sequence=self.sequence, timestamp_ms=at_ms)
 

@@ -208,9 +208,9 @@ class SqliteSource:
             self._translator.observe(table.shape, reader, [values for _, values in chunk.rows])
         changes = self._translator.copied(table.shape, chunk.rows, at_ms)
         table.copied += chunk.scanned
+        if chunk.last is None and not table.copied:
+            changes = [self._translator.created(table.shape, at_ms)]
         if chunk.last is None:
-            if not table.copied:
-                changes.append(self._translator.created(table.shape, at_ms))
             table.phase, table.cursor, table.filling = LIVE, None, None
         else:
             table.cursor = packed(chunk.last)
