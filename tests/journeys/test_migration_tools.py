@@ -17,7 +17,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "stream-from-sqlite.md"
 
 def documented_lines(word: str) -> str:
     """The block of Python code of the page that has this word."""
-    return next(block for block in re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL) if word in block)
+    blocks: list[str] = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return next(block for block in blocks if word in block)
 
 
 @pytest.mark.slow
