@@ -50,6 +50,7 @@ def enable(
         masked_before = head.masks
         if masks is not None:
             head.masks = dict(masks)
+            head.mask_secret = head.mask_secret or secrets.token_hex(32)
         check_choice(db, head)
         known = set(head.tables)
         follow_schema(store, head)
@@ -102,6 +103,7 @@ def repair(store: Store, head: Head) -> None:
         store.create()
         fresh = Head(
             FORMAT, head.identity, _new_id(), head.stream, head.patterns, head.excluded, head.masks,
+            head.mask_secret,
         )  # fmt: skip
         follow_schema(store, fresh)
     logger.warning("outbox was missing, and is made anew", extra={"file": str(store.path)})

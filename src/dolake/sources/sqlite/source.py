@@ -85,7 +85,7 @@ class SqliteSource:
         self._refuse_another_past(is_resuming=True)
         resumed = decide(self._store, self._head, standing)
         state = resumed.state
-        self._translator.masks, self._translator.mask_secret = self._head.masks, self._head.identity
+        self._translator.masks, self._translator.mask_secret = self._head.masks, self._head.mask_secret
         self._translator.begin(state, standing.epoch, standing.durable_sequence)
         if resumed.reason:
             logger.warning(
