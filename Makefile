@@ -11,7 +11,7 @@ TEST_WORKERS := 3
 QUICK := $(addprefix tests/,client doctor identity journal keyindex pipeline query sources tables wire test_settings.py)
 LOCKS := requirements/base.lock requirements/server.lock requirements/dev.lock
 
-.PHONY: help setup demo check quick test durations test-rck chaos bench soak lock clean java
+.PHONY: help setup demo check quick test durations test-rck chaos bench soak wheel lock clean java
 
 help: ## list the targets
 	@echo "DoLake: a real-time Iceberg lakehouse. Targets:"
@@ -50,6 +50,9 @@ bench: $(STAMP) ## measure how many changes a second the server makes durable
 
 soak: $(STAMP) java ## half an hour of mixed changes with all upkeep at work (SOAK_ARGS="--seconds 180")
 	@$(BIN)/dolake bench soak --plot benchmarks/results/soak.svg --out benchmarks/results/soak-vm.json $(SOAK_ARGS)
+
+wheel: $(STAMP) ## build dist/dolake-*.whl, to install on another machine (docs/howto/install.md)
+	@$(BIN)/python -m hatchling build --target wheel
 
 lock: $(STAMP) ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer versions)
 	@for lock in $(LOCKS); do \

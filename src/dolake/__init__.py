@@ -6,6 +6,7 @@ backoff.py       how long to wait before the next try
 tables/          what a DoLake table is, as pure rules
 errors.py  settings/  telemetry.py     the error tree; every option; log format and metric names
 crashpoints.py   where tests let a process die
+suggestions.py   the name that was probably meant: of a table, a column, a setting
 
 sources/         born        sqlite/: triggers and an outbox in a SQLite file; runner.py sends through client/;
                              __main__.py is the child process that the server starts

@@ -75,6 +75,11 @@ class MessageValidationError(InvalidInput):
         super().__init__(message, hint=hint)
         self.path = path
 
+    def __str__(self) -> str:
+        place = self.path.removeprefix("$").removeprefix(".")
+        text = super().__str__()
+        return f"{place}: {text}" if place and place not in text else text
+
     def error_details(self) -> list[dict[str, str]]:
         """One entry per problem: `path` into the message, `message` in words, `hint` when there is one."""
         return [{"path": self.path, "message": self.message, "hint": self.hint}]
@@ -123,9 +128,16 @@ class NotFound(DoLakeError):
 
 
 class UnknownTable(NotFound):
-    """A statement or a call names a table that the lake does not have."""
+    """A statement or a call names a table that the lake does not have, or that the caller does not see.
+
+    `table` is the name as it was looked up, so that an edge can suggest the closest one that the caller sees.
+    """
 
     code = "unknown_table"
+
+    def __init__(self, message: str, *, table: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.table = table
 
 
 class NoSuchRow(NotFound):

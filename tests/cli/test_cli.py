@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import dolake
+from dolake.cli.app import COMMANDS, LazyCommand
 from dolake.server.home import Home
 from tests.support.aio import run
 from tests.support.command import dolake as dolake_process
@@ -71,6 +72,20 @@ def test_help_lists_every_command(arguments: list[str]) -> None:
         assert name in answer.output
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_a_command_in_the_help_is_its_own(name: str) -> None:
+    loaded = LazyCommand(name, *COMMANDS[name]).loaded
+    assert COMMANDS[name][1] == " ".join(loaded.help.partition("\n\n")[0].split())
+    assert loaded.name == name
+
+
+@pytest.mark.parametrize(("typed", "meant"), [(["tabels"], "tables"), (["token", "creat"], "create")])
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(typed: list[str], meant: str) -> None:
+    answer = invoke(*typed)
+    assert answer.exit_code == 2
+    assert f"Did you mean '{meant}'" in answer.output
+
+
 def test_serve_says_what_it_takes() -> None:
     answer = invoke("serve", "--help")
     assert answer.exit_code == 0
@@ -87,7 +102,7 @@ def test_without_the_server_extra_the_command_says_how_to_get_it() -> None:
     script = "import sys; sys.modules['typer'] = None; from dolake.cli import main; main()"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert answer.returncode == 1
-    assert "pip install 'dolake[server]'" in answer.stderr
+    assert "the extra [server]" in answer.stderr
     assert "Traceback" not in answer.stderr
 
 

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import pytest
 from aiohttp import web
 from typer.testing import Result
 
+from dolake.cli.hints import for_commands
 from dolake.cli.moments import moment_of, place_of
 from dolake.errors import InvalidInput
 from tests.support.answering_lake import (
@@ -170,7 +172,51 @@ def test_an_error_of_the_server_is_one_clear_line(lake: AnsweringLake) -> None:
     lake.answers["POST /v1/query"] = refusal(404, "unknown_table", "there is no table x", "GET /v1/tables lists them")
     answer = invoke_on(lake, "query", "SELECT * FROM x")
     assert answer.exit_code == 1
-    assert answer.stderr.splitlines() == ["dolake: there is no table x", "        GET /v1/tables lists them"]
+    assert answer.stderr.splitlines() == ["dolake: there is no table x", "        `dolake tables` lists them"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "shown"),
+    [
+        ("GET /v1/tables/shop/orders/snapshots lists them; asOf works without one", "`dolake snapshots shop.orders`"),
+        ("write its digits; GET /v1/snapshots lists them", "`dolake snapshots`"),
+        ("GET /v1/quarantine lists those with entries", "`dolake quarantine list`"),
+        ("GET /v1/subscriptions lists them", "`dolake subscriptions list`"),
+        ("it is not published yet: wait a moment, or POST /flush", "`dolake flush`"),
+    ],
+)
+def test_a_hint_names_the_command_and_not_the_route(hint: str, shown: str) -> None:
+    found = for_commands(hint)
+    assert shown in found
+    assert not re.search(r"(GET|POST) /|asOf", found)
+
+
+def test_a_hint_without_a_command_stays_as_it_is() -> None:
+    assert for_commands("GET /v1/queries lists them") == "GET /v1/queries lists them"
+
+
+def test_flush_says_how_many_changes_were_published(lake: AnsweringLake) -> None:
+    done = {"success": True, "durablePosition": 1200, "committedPosition": 1200, "eventsFlushed": 14}
+    lake.answers["POST /flush"] = plain_answer(done)
+    assert invoke_on(lake, "flush").stdout == "14 changes published; the tables are at position 1,200\n"
+    assert json.loads(invoke_on(lake, "flush", "--json").stdout) == done
+    lake.answers["POST /flush"] = plain_answer(done | {"eventsFlushed": 0})
+    assert invoke_on(lake, "flush").stdout == "nothing was waiting; the tables are at position 1,200\n"
+
+
+def test_flush_fails_where_nothing_can_be_published(lake: AnsweringLake) -> None:
+    failed = {
+        "success": False,
+        "durablePosition": 9,
+        "committedPosition": 0,
+        "eventsFlushed": 0,
+        "message": "it is off",
+    }
+    lake.answers["POST /flush"] = plain_answer(failed)
+    answer = invoke_on(lake, "flush")
+    assert (answer.exit_code, answer.stderr) == (1, "not published: it is off\n")
+    lake.answers["POST /flush"] = refusal(503, "flush_error", "the disk is full")
+    assert "the disk is full" in invoke_on(lake, "flush").stderr
 
 
 def test_a_home_without_a_server_says_how_to_start_one(tmp_path: Path) -> None:
@@ -380,7 +426,7 @@ def test_a_rollback_asks_first(lake: AnsweringLake) -> None:
     ]
 
 
-def test_a_key_is_forgotten_after_a_question_and_the_report_names_everything(lake: AnsweringLake) -> None:
+def test_a_key_is_forgotten_after_a_confirmation_and_the_report_names_everything(lake: AnsweringLake) -> None:
     report = {
         "position": 1207,
         "rowsRemoved": 1,
@@ -416,7 +462,7 @@ def test_a_key_is_forgotten_after_a_question_and_the_report_names_everything(lak
     assert [each.body["patient"] for each in lake.asked] == [False, True, False]
 
 
-# --- moments ---------------------------------------------------------------------------------------------------------
+# --- points in time ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -436,12 +482,12 @@ def test_a_key_is_forgotten_after_a_question_and_the_report_names_everything(lak
         (" now ", NOW),
     ],
 )
-def test_a_moment_is_written_as_people_do(text: str, moment: datetime) -> None:
+def test_a_point_in_time_is_written_as_people_do(text: str, moment: datetime) -> None:
     assert moment_of(text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["", "ago", "5", "5 lightyears ago", "soon", "2025-13-01", "1 month ago"])
-def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+def test_what_is_no_point_in_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidInput, match="5 minutes ago"):
         moment_of(text, NOW)
 

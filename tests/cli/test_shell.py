@@ -97,12 +97,13 @@ def test_commands_work_in_a_pipe_too(lake: AnsweringLake) -> None:
     assert answer.exit_code == 0
     assert "shop.customers" in answer.stdout
     assert "order_total" in answer.stdout
-    assert "\\asof [MOMENT]" in answer.stdout
+    assert "\\asof [TIME]" in answer.stdout
     assert not asked(lake), "nothing is done after leaving"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("\\nothing", "not a command"), ("\\schema", "which table"), ("\\asof soon", "not a moment")]
+    ("text", "words"),
+    [("\\nothing", "not a command"), ("\\schema", "needs a table"), ("\\asof soon", "not a point in time")],
 )
 def test_a_command_that_cannot_be_is_an_error(lake: AnsweringLake, text: str, words: str) -> None:
     answer = piped(lake, text + "\n")
@@ -153,7 +154,7 @@ def test_ctrl_c_clears_the_line_and_ctrl_d_leaves(lake: AnsweringLake) -> None:
     assert not shell.is_over, "it left by the end of input"
 
 
-def test_ctrl_c_ends_a_question_and_not_the_shell(
+def test_ctrl_c_ends_a_query_and_not_the_shell(
     lake: AnsweringLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = threading.Event()

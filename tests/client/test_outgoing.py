@@ -84,7 +84,7 @@ def test_values_are_written_as_msgspec_writes_them() -> None:
     ("bad", "path", "words"),
     [
         ({**ROW, "operation": "UPSERT"}, "changes[1].operation", "UPSERT"),
-        ({**ROW, "rowId": 7}, "changes[1].rowId", "Expected `str`"),
+        ({**ROW, "rowId": 7.5}, "changes[1].rowId", "Expected `str`"),
         ({**ROW, "rowId": ""}, "changes[1].rowId", "length >= 1"),
         ({**ROW, "after": [1]}, "changes[1].after", "Expected `object | null`"),
         ({**ROW, "after": None}, "changes[1].after", "without an after image"),
@@ -105,6 +105,16 @@ def test_a_bad_change_is_refused_where_it_stands(bad: Any, path: str, words: str
     assert words in refusal.value.message
     assert refusal.value.path == path
     assert not refusal.value.retryable
+
+
+def test_a_key_that_is_a_whole_number_means_its_text() -> None:
+    assert event_of({**ROW, "rowId": 7})["rowId"] == "7"
+    assert event_of(Change("orders", "DELETE", 7))["rowId"] == "7"  # type: ignore[arg-type]
+
+
+def test_a_refusal_says_which_change_it_was() -> None:
+    with pytest.raises(MessageValidationError, match=r"changes\[1\]\.rowId: Expected `str`, got `float`"):
+        encode_piece((ROW, {**ROW, "rowId": 7.5}))
 
 
 def test_a_row_that_contains_itself_is_refused() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dolake.catalog.base import CatalogStore, Create, Move, Name, Pointer, Publish, Published, Remember
+from dolake.catalog.base import CatalogStore, Create, Kind, Move, Name, Pointer, Publish, Published, Remember
 from dolake.catalog.errors import (
     AlreadyExists,
     CommitConflict,
@@ -94,6 +94,27 @@ def test_a_nested_namespace_needs_its_parent_and_keeps_it_from_being_dropped(sto
     store.drop_namespace(SHOP)
     with pytest.raises(NoSuchNamespace):
         store.namespace_properties(SHOP)
+
+
+@pytest.mark.parametrize("kind", ["table", "view"])
+def test_a_namespace_with_a_table_or_a_view_in_it_is_not_dropped(store: CatalogStore, kind: Kind) -> None:
+    store.create_namespace(SHOP, {})
+    store.commit([table("orders") if kind == "table" else view("orders")])
+    with pytest.raises(NamespaceNotEmpty, match="is not empty"):
+        store.drop_namespace(SHOP)
+    assert store.find(Name(SHOP, "orders"), kind)
+    store.drop(Name(SHOP, "orders"), kind)
+    store.drop_namespace(SHOP)
+
+
+def test_a_drop_takes_only_the_table_of_its_own_namespace(store: CatalogStore) -> None:
+    store.create_namespace(SHOP, {})
+    store.create_namespace(("old",), {})
+    store.commit([table("orders")])
+    store.rename(Name(SHOP, "orders"), Name(("old",), "orders"), "table")
+    store.commit([table("orders")])
+    store.drop(Name(SHOP, "orders"), "table")
+    assert store.find(Name(("old",), "orders"), "table").uuid == "uuid-orders"
 
 
 def test_listings_come_in_pages_that_join_without_gap_or_repeat(store: CatalogStore) -> None:

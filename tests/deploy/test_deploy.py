@@ -146,7 +146,7 @@ def test_the_how_to_leads_to_every_file() -> None:
 def _check_serve(words: list[str]) -> None:
     import typer
 
-    serve = typer.main.get_command(command_line).commands["serve"]  # type: ignore[attr-defined]
+    serve = typer.main.get_command(command_line).commands["serve"].loaded  # type: ignore[attr-defined]
     assert words[0] == "serve"
     known = {option for parameter in serve.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known

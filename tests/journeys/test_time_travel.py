@@ -146,17 +146,21 @@ async def test_a_change_belongs_to_the_moment_of_its_own_commit(server: ServerPr
             await asyncio.to_thread(server.flush)
 
 
-async def test_a_moment_before_the_first_change_is_refused_with_the_oldest_one(server: ServerProcess) -> None:
+async def test_before_the_first_change_a_table_is_empty_and_a_warning_has_its_time(server: ServerProcess) -> None:
     """004 asks for yesterday's customers, of whom a lake that was made today knows nothing."""
     async with connect(server.url, source="crm") as crm:
         await crm.send(insert("Client", "1", name="Alice"))
         for _ in ("in the tail", "published"):
             oldest = (await crm.query("SELECT MIN(_commit_timestamp) AS oldest FROM Client")).rows[0].oldest
             for yesterday in (datetime.now(UTC) - timedelta(milliseconds=86_400_000), datetime(2024, 1, 14)):  # noqa: DTZ001
-                with pytest.raises(NoSuchMoment) as refused:
-                    await crm.query(as_of=yesterday, entity_type="Client")
-                said = refused.value.message + refused.value.hint
-                assert oldest.strftime("%Y-%m-%dT%H:%M:%S") in said
+                nothing = await crm.query(as_of=yesterday, entity_type="Client")
+                assert dicts(nothing) == []
+                assert oldest.strftime("%Y-%m-%dT%H:%M:%S") in nothing.warnings[0]
+                difference = await crm.diff("Client", from_=yesterday)
+                assert (difference.counts.added, difference.counts.removed) == (1, 0)
+                assert oldest.strftime("%Y-%m-%dT%H:%M:%S") in difference.warnings[0]
+                with pytest.raises(NoSuchMoment):
+                    await crm.rollback_to(table="Client", as_of=yesterday)
             first = await crm.query(as_of=oldest, entity_type="Client")
             assert dicts(first) == [{"name": "Alice"}]
             await asyncio.to_thread(server.flush)

@@ -76,6 +76,8 @@ QUESTIONS = [
     "SELECT * FROM {ns}.orders__changes",
     "SELECT _operation FROM {ns}.orders",
     "SELECT * FROM {ns}.orders__quarantine",
+    "DESCRIBE {ns}.orders",
+    "SHOW COLUMNS FROM lake.{ns}.orders",
 ]
 
 
@@ -88,6 +90,41 @@ def test_a_question_about_another_tenant_is_answered_as_if_there_was_none(lake: 
         assert status == 404
         answers.append(json.dumps(answer).replace(ns, "?"))
     assert answers[0] == answers[1]
+
+
+LISTINGS = [
+    "SHOW TABLES",
+    "SHOW TABLES FROM {ns}",
+    "SHOW NAMESPACES",
+    "SHOW SCHEMAS",
+    "SELECT * FROM information_schema.tables",
+    "SELECT * FROM lake.information_schema.columns",
+    "SELECT * FROM information_schema.schemata",
+    "SELECT * FROM information_schema.columns WHERE table_schema = '{ns}'",
+    "SELECT (SELECT count(*) FROM information_schema.tables WHERE table_schema = '{ns}') AS n",
+]
+
+
+@pytest.mark.parametrize("sql", LISTINGS)
+def test_listings_have_what_the_token_sees_and_no_trace_of_others(lake: Lake, sql: str) -> None:
+    answers = [lake.ask("tenant_a", "/v1/query", {"sql": sql.replace("{ns}", ns)}) for ns in ("tenant_b", "tenant_x")]
+    assert [status for status, _ in answers] == [200, 200]
+    assert answers[0][1]["rows"] == answers[1][1]["rows"]
+    assert "tenant_b" not in json.dumps(answers[0][1])
+    status, mine = lake.ask("tenant_b", "/v1/query", {"sql": sql.replace("{ns}", "tenant_b")})
+    assert status == 200
+    assert "tenant_a" not in json.dumps(mine)
+    assert "tenant_b" in json.dumps(mine["rows"]) or mine["rows"][0]["n"] > 0
+
+
+def test_the_name_that_was_meant_is_one_that_the_token_sees(lake: Lake) -> None:
+    for path, body in (
+        ("/v1/query", {"sql": "SELECT * FROM tenant_b.ordrs"}),
+        ("/v1/diff", {"table": "tenant_b.ordrs", "from": 0}),
+        ("/v1/tables/tenant_b/ordrs/schema", None),
+    ):
+        assert "did you mean tenant_b.orders?" in lake.ask("tenant_b", path, body)[1]["error"]["hint"]
+        assert "did you mean tenant_a.orders?" in lake.ask("tenant_a", path, body)[1]["error"]["hint"]
 
 
 def test_a_default_namespace_opens_no_door(lake: Lake) -> None:

@@ -55,6 +55,16 @@ def test_each_key_ends_as_its_last_change_left_it(changes: list[tuple[int, bool,
     assert found(folded) == wanted(applied(changes))
 
 
+def test_keys_whose_hashes_share_a_half_stay_apart_and_last_changes_keep_their_order() -> None:
+    hi, lo = [7, 1, 7, 7, 1], [2, 5, 3, 2, 5]
+    changes = Outcomes(Hashes(np.array(hi, np.uint64), np.array(lo, np.uint64)), np.arange(5, dtype=np.int64))
+    folded = fold(changes)
+    assert folded.rows.tolist() == [2, 3, 4]
+    assert list(zip(*(half.tolist() for half in folded.hashes), strict=True)) == [(7, 3), (7, 2), (1, 5)]
+    apart = Outcomes(Hashes(np.array([1, 2], np.uint64), np.array([5, 5], np.uint64)), np.arange(2, dtype=np.int64))
+    assert len(fold(apart)) == 2
+
+
 @given(CHANGES, st.integers(0, 40))
 def test_slices_folded_alone_and_then_together_are_the_same(
     changes: list[tuple[int, bool, int | None]], cut: int

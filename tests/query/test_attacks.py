@@ -140,9 +140,7 @@ EXECUTE p(1)
 DEALLOCATE p
 EXPLAIN SELECT 1
 EXPLAIN ANALYZE SELECT * FROM orders
-DESCRIBE orders
 DESCRIBE SELECT * FROM orders
-SHOW TABLES
 SHOW ALL TABLES
 SHOW DATABASES
 SUMMARIZE orders
@@ -178,9 +176,9 @@ SELECT * FROM pragma_table_info('orders')
 SELECT * FROM pragma_database_size()
 SELECT * FROM pragma_storage_info('orders')
 SELECT * FROM which_secret('x', 's3')
-SELECT * FROM information_schema.tables
-SELECT * FROM "information_schema"."columns"
-SELECT * FROM INFORMATION_SCHEMA.SCHEMATA
+SELECT * FROM information_schema.views
+SELECT * FROM "information_schema"."table_constraints"
+SELECT * FROM information_schema.tables AT (VERSION => 1)
 SELECT * FROM system.information_schema.tables
 SELECT * FROM pg_catalog.pg_tables
 SELECT * FROM lake.pg_catalog.pg_class

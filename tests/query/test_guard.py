@@ -432,10 +432,11 @@ def test_an_error_says_what_is_wrong_and_where(sql: str, message: str) -> None:
         ),
         ("DELETE FROM orders", "only a single SELECT can be asked"),
         ("SELECT 1; SELECT 2", "there are 2 statements"),
-        ("DESCRIBE orders", "SHOW, DESCRIBE and SUMMARIZE .*/v1/tables"),
+        ("SUMMARIZE orders", "this form of SHOW, DESCRIBE or SUMMARIZE .*SHOW TABLES"),
         ("SELECT current_user", "say of which table: o.current_user"),
         ("SELECT x::regclass", "the type REGCLASS"),
-        ("FROM information_schema.tables", "is no table of the lake"),
+        ("FROM information_schema.views", "cannot be queried .*information_schema.tables"),
+        ("FROM pg_catalog.pg_tables", "is no table of the lake .*SHOW TABLES"),
         ("WITH pg_x AS (SELECT 1) FROM pg_x", "choose a plain name"),
     ],
 )

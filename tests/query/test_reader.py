@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dolake.errors import InvalidInput, NoSuchMoment, NoSuchSnapshot, TooStale, Unavailable, UnknownTable
+from dolake.errors import InvalidInput, NoSuchSnapshot, TooStale, Unavailable, UnknownTable
 from tests.query.asking import Asker, Named, asking
 from tests.verify.lake import HandLake, delete, insert, update
 
@@ -169,13 +169,21 @@ def test_the_tail_has_a_limit(hand_lake: HandLake, asker: Asker) -> None:
 # --- the past and every version --------------------------------------------------------------------------------------
 
 
-def test_a_time_before_the_first_change_names_the_oldest_moment(hand_lake: HandLake, asker: Asker) -> None:
+def test_before_its_first_change_a_table_is_empty_and_a_warning_says_since_when_it_exists(
+    hand_lake: HandLake, asker: Asker
+) -> None:
     hand_lake.publish(insert("a", n=1))
-    with pytest.raises(NoSuchMoment, match=r"the oldest moment is 2027-01-15T08:00"):
-        asker.rows("items", as_of="2020-01-01")
     hand_lake.append(insert("a", "later", n=1))
-    with pytest.raises(NoSuchMoment, match="the oldest moment is"):
-        asker.rows("later", as_of="2020-01-01")
+    for table in ("items", "later"):
+        view = asker.view(Named(table), as_of="2020-01-01")
+        relation = view.relation(Named(table))
+        assert (relation.columns, asker.fetch(relation)) == (("n",), [])
+        (warning,) = view.warnings
+        assert "did not exist at 2020-01-01T00:00:00" in warning
+        assert "its first change came at 2027-01-15T08:00" in warning
+        assert view.freshness()["position"] == 0
+    with pytest.raises(UnknownTable):
+        asker.rows("nothing", as_of="2020-01-01")
 
 
 def test_a_snapshot_by_its_number_its_digits_or_with_a_prefix(hand_lake: HandLake, asker: Asker) -> None:

@@ -13,6 +13,7 @@ from dolake.changes import StreamId
 from dolake.errors import Unavailable
 from dolake.positions import Position
 from dolake.query.tail import Tail
+from dolake.tables.rules import LakeRules
 from tests.verify.lake import HandLake, insert
 
 BANK, SHOP = StreamId("bank"), StreamId("shop")
@@ -25,9 +26,11 @@ def lake(tmp_path: Path) -> Iterator[HandLake]:
 
 
 @contextlib.contextmanager
-def tail_of(lake: HandLake, *, start: Position = 0, bytes_max: int = 1 << 20) -> Iterator[Tail]:
+def tail_of(
+    lake: HandLake, *, start: Position = 0, bytes_max: int = 1 << 20, rules: LakeRules | None = None
+) -> Iterator[Tail]:
     """The tail from here on, read up to its end."""
-    tail = Tail(lake.journal, has_source_in_key=False, bytes_max=bytes_max)
+    tail = Tail(lake.journal, has_source_in_key=False, bytes_max=bytes_max, rules=rules or LakeRules())
     try:
         tail.follow(start, tail.durable())
         yield tail
@@ -67,11 +70,11 @@ def test_a_transaction_is_held_back_until_its_end_and_from_then_on_never(lake: H
 def test_the_next_change_of_its_stream_that_is_not_of_it_ends_a_transaction(
     lake: HandLake, after: str | None, is_one_batch: bool
 ) -> None:
-    batches = [change("a", "t"), change("b", "t"), change("c", after)]
+    batches = [change("a", "t"), change("b", "t"), change("c", after), change("d", after, transactionEnd=True)]
     for batch in [batches] if is_one_batch else [[each] for each in batches]:
         lake.append(*batch, source="bank")
     with tail_of(lake) as tail:
-        assert held(tail) == [{}, {"bank": 0}, {"bank": 0}, {} if after is None else {"bank": 2}]
+        assert held(tail) == [{}, {"bank": 0}, {"bank": 0}, {} if after is None else {"bank": 2}, {}]
 
 
 def test_a_transaction_that_has_ended_is_still_held_back_for_an_answer_from_before_its_end(lake: HandLake) -> None:
@@ -125,6 +128,13 @@ def test_a_tail_that_would_be_larger_than_its_limit_is_refused(lake: HandLake) -
     lake.append(*(change(str(number)) for number in range(100)))
     with pytest.raises(Unavailable, match="wait to be published"), tail_of(lake, bytes_max=1_000):
         pass
+
+
+def test_a_table_that_the_lake_does_not_take_is_not_in_the_tail(lake: HandLake) -> None:
+    lake.append(insert("a", n=1), insert("b", "private.items", n=1))
+    with tail_of(lake, rules=LakeRules(excluded=("private.*",))) as tail:
+        assert shown(tail, 0, 2) == ["a"]
+        assert tail.table("private.items") is None
 
 
 def test_the_time_of_a_position_and_the_position_at_a_time_are_those_of_the_journal(lake: HandLake) -> None:

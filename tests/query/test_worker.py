@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from dolake.errors import InvalidSql, UnknownTable
+from dolake.identity.grants import Grant
 from dolake.query.__main__ import open_parts
 from dolake.query.announcing import CheckWanted, Entry, PagesWanted, Wish, encode
 from dolake.query.answering import Parts, opened
@@ -249,7 +250,6 @@ async def test_a_diff_has_rows_that_came_went_and_changed(lake: OpenLake) -> Non
         (b'{"sql": "DROP TABLE orders"}', 403, "forbidden_sql"),
         (b'{"sql": "SELECT * FROM read_text(\'/etc/passwd\')"}', 403, "forbidden_sql"),
         (b'{"sql": "SELECT * FROM nowhere"}', 404, "unknown_table"),
-        (b'{"sql": "SELECT * FROM orders", "asOf": "2001-01-01"}', 404, "no_such_moment"),
         (b'{"sql": "SELECT * FROM orders", "snapshotId": 1}', 404, "no_such_snapshot"),
         (b'{"sql": "SELECT * FROM orders", "asOf": "soon"}', 400, "invalid_input"),
         (b'{"sql": "SELECT * FROM orders", "minPosition": 99, "timeoutMs": 50}', 503, "unavailable"),
@@ -264,6 +264,38 @@ async def test_what_is_wrong_has_its_status_and_is_told_in_words(
         assert answer["error"]["message"]
         assert await client.rows("SELECT 1 AS one") == [(1,)]
         assert not client.left
+
+
+async def test_tables_and_columns_are_listed_by_sql(lake: OpenLake) -> None:
+    async with query_client(lake) as client:
+        assert ("default", "orders") in await client.rows("SHOW TABLES")
+        assert ("default",) in await client.rows("SHOW NAMESPACES")
+        described = await client.rows("DESCRIBE orders")
+        assert described == [("id", "BIGINT", "YES"), ("city", "VARCHAR", "YES"), ("amount", "DOUBLE", "YES")]
+        found = await client.rows(
+            "SELECT t.table_name, count(*) FROM information_schema.tables t "
+            "JOIN information_schema.columns c USING (table_schema, table_name) "
+            "WHERE t.table_name = 'orders' GROUP BY ALL"
+        )
+        assert found == [("orders", 3)]
+        status, _, answer = await client.post("/plan", {"sql": "SHOW TABLES"})
+        assert (status, answer["tables"][0]["table"]) == (200, "information_schema.tables")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/query", {"sql": "SELECT * FROM ordrs"}),
+        ("/query", {"sql": "DESCRIBE Order"}),
+        ("/plan", {"sql": "SELECT * FROM default.oders"}),
+        ("/diff", {"table": "ordres", "from": 0}),
+    ],
+)
+async def test_the_closest_table_is_named_where_one_is_not_there(lake: OpenLake, path: str, body: Any) -> None:
+    async with query_client(lake) as client:
+        status, _, answer = await client.post(path, body)
+        assert (status, answer["error"]["type"]) == (404, "unknown_table")
+        assert answer["error"]["hint"] == "did you mean orders? GET /v1/tables lists them"
 
 
 async def test_a_client_may_name_its_query_but_not_as_another_is_named(lake: OpenLake) -> None:
@@ -385,21 +417,6 @@ async def test_settings_that_change_count_for_the_next_query(lake: OpenLake) -> 
         assert (await client.ask(ENDLESS))[0] == 504
 
 
-@pytest.mark.slow
-async def test_a_query_that_eats_its_memory_is_ended_and_the_others_go_on(lake: OpenLake) -> None:
-    """While it has all of it, another may be told the same, after a second try; then they go on."""
-    async with query_client(lake) as client:
-        async with asyncio.TaskGroup() as tasks:
-            hungry = tasks.create_task(client.ask("SELECT list(i) AS l FROM range(1000000000) t(i)"))
-            while not hungry.done():
-                status, _ = await client.ask("SELECT COUNT(*) FROM orders")
-                assert status in (200, 507)
-        assert await client.rows("SELECT COUNT(*) FROM orders") == [(9,)]
-        status, answer = hungry.result()
-        assert (status, answer["error"]["type"]) == (507, "query_out_of_memory")
-        assert not client.left
-
-
 # --- the end of the process ------------------------------------------------------------------------------------------
 
 
@@ -408,6 +425,9 @@ class StuckReader:
 
     def __init__(self) -> None:
         self.may_go = threading.Event()
+
+    def tables_seen(self, grant: Grant) -> list[str]:
+        return []
 
     def open(self, references: Sequence[Reference], asked: Asked, run: Run) -> View:
         self.may_go.wait(20)
@@ -481,6 +501,9 @@ class FakeReader:
     asked: list[Asked] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)
 
+    def tables_seen(self, grant: Grant) -> list[str]:
+        return []
+
     def open(self, references: Sequence[Reference], asked: Asked, run: Run) -> View:
         self.asked.append(asked)
         self.answers += run("SELECT 1 AS a, 'x' AS b UNION ALL SELECT 2, NULL ORDER BY a")
@@ -515,6 +538,9 @@ def test_a_view_is_closed_when_something_is_wrong(
 
 class BrokenReader:
     """Has a mistake."""
+
+    def tables_seen(self, grant: Grant) -> list[str]:
+        return []
 
     def open(self, references: Sequence[Reference], asked: Asked, run: Run) -> View:
         raise ZeroDivisionError

@@ -177,8 +177,11 @@ async def test_subscribers_of_one_wish_at_different_places_each_get_what_they_mi
     harness.add("orders", "orders", "orders")
     (_, first), (_, later) = harness.subscribe(start=0), harness.subscribe(start=2)
     await until(lambda: (first.positions(), later.positions()) == ([0, 1, 2], [2]))
-    harness.add("orders")
-    await until(lambda: (first.positions(), later.positions()) == ([0, 1, 2, 3], [2, 3]))
+    harness.add(*["orders"] * 8)
+    await until(lambda: (first.positions(), later.positions()) == (list(range(11)), list(range(2, 11))))
+    _, beginning = harness.subscribe(start=0)
+    _, middle = harness.subscribe(start=5)
+    await until(lambda: (beginning.positions(), middle.positions()) == (list(range(11)), list(range(5, 11))))
 
 
 async def test_a_subscriber_from_the_past_reads_page_by_page_and_then_with_the_others(harness: Harness) -> None:

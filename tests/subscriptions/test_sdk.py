@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -141,6 +142,19 @@ def test_tail_prints_changes_and_subscriptions_are_listed_and_dropped(server: Se
     assert table in invoke("subscriptions", "list", "--url", server.url, "--json").stdout
     assert invoke("subscriptions", "drop", table, "--url", server.url).exit_code == 0
     assert table not in invoke("subscriptions", "list", "--url", server.url, "--json").stdout
+    with plain.connect(server.url) as lake:
+        lake.send([insert(f"{table}_invoices", 1)])
+    mistyped = invoke("tail", f"{table}_invocies", "--url", server.url)
+    assert mistyped.exit_code == 1
+    assert f"did you mean {table}_invoices? `dolake tables` lists them; --wait" in mistyped.stderr
     refused = invoke("tail", table, "--url", server.url, "--where", "id =")
     assert refused.exit_code == 1
     assert "id =" not in refused.stdout
+
+
+def test_tail_can_wait_for_a_table_that_comes_later(server: ServerProcess, table: str) -> None:
+    asked = ["tail", table, "--url", server.url, "--since", "beginning", "--wait", "--limit", "1"]
+    with ThreadPoolExecutor(1) as thread, plain.connect(server.url) as lake:
+        tail = thread.submit(invoke, *asked)
+        lake.send([insert(table, 1, note="a")])
+        assert tail.result(timeout=60).stdout.split()[2:5] == ["+", table, "1"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from dolake.cli.app import COMMANDS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "dolake"
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -23,6 +27,13 @@ def modules_loaded_by(statement: str) -> set[str]:
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert answer.returncode == 0, answer.stderr
     return set(json.loads(answer.stdout))
+
+
+def locked_version(name: str) -> str:
+    """What the lock file says; an environment may be older than it."""
+    found = re.search(rf"^{name}==(\S+)", (SOURCE.parents[1] / "requirements" / "dev.lock").read_text(), re.MULTILINE)
+    assert found
+    return found[1]
 
 
 def is_within(name: str, packages: Iterable[str]) -> bool:
@@ -67,6 +78,51 @@ def test_the_client_loads_nothing_that_only_the_server_needs() -> None:
     heavy = ("typer", "rich", "numpy", "google_crc32c", "prometheus_client", "psutil", "pyspark")
     rooms = ("dolake.server", "dolake.journal", "dolake.receiver", "dolake.cli")
     assert not [name for name in sorted(loaded) if is_within(name, (*heavy, *rooms))]
+
+
+ON_A_HOME = {
+    "backup",
+    "bench",
+    "catalog",
+    "demo",
+    "doctor",
+    "journal",
+    "prepare",
+    "recover",
+    "serve",
+    "source",
+    "token",
+}
+ON_A_HOME |= {"verify"}
+"""The modules of commands that run a server, or work on a home or on files without one."""
+CLIENT_ROOMS = (*NOUNS, "dolake.cli", "dolake.client", "dolake.wire", "dolake.suggestions")
+
+
+def test_commands_beside_a_running_server_load_no_room_of_the_server() -> None:
+    beside = {name: target for name, target in COMMANDS.items() if target[0].partition(".")[0] not in ON_A_HOME}
+    assert {"query", "tables", "tail", "flush"} <= set(beside)
+    load = "from dolake.cli.app import COMMANDS, LazyCommand\nfor name in {}: LazyCommand(name, *COMMANDS[name]).loaded"
+    loaded = modules_loaded_by(load.format(sorted(beside)))
+    ours = [name for name in loaded if name.startswith("dolake.") and not is_within(name, CLIENT_ROOMS)]
+    assert not ours
+    heavy = ("numpy", "pyarrow", "duckdb", "psutil", "prometheus_client", "uvloop")
+    assert not [name for name in sorted(loaded) if is_within(name, heavy)]
+    if version("typer") == locked_version("typer"):  # not so where a new lock file is not installed yet: `make setup`
+        assert "pydantic" not in loaded, "it takes a quarter of a second"
+
+
+def test_the_version_is_told_without_loading_anything() -> None:
+    script = "import sys; sys.argv = ['dolake', '--version']; from dolake.cli import main; main()"
+    answer = subprocess.run(
+        [sys.executable, "-c", f"{script}\nimport json; print(json.dumps(sorted(sys.modules)))"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    version, modules = answer.stdout.splitlines()
+    assert version.startswith("dolake ")
+    assert not [name for name in json.loads(modules) if is_within(name, ["typer", "rich", "asyncio", "msgspec"])]
 
 
 def test_the_server_loads_no_pyspark() -> None:

@@ -193,6 +193,7 @@ def all_commands() -> dict[str, set[str]]:
     waiting: list[tuple[str, Any]] = [("dolake", typer.main.get_command(command_line))]
     while waiting:
         typed, command = waiting.pop()
+        command = getattr(command, "loaded", command)  # of those whose modules are loaded when they are called
         children = getattr(command, "commands", {})
         waiting += [(f"{typed} {name}", child) for name, child in children.items()]
         options = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}

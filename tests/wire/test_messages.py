@@ -29,6 +29,7 @@ from dolake.wire.messages import (
     decode_received,
     decode_server_message,
     encode,
+    read_received,
     stream_of,
     validate_cdc_batch_message,
     validate_client_message,
@@ -178,7 +179,7 @@ def as_bytes(message: Any) -> bytes:
 
 def received(data: bytes) -> Any:
     """What the receiver does with the bytes of a frame."""
-    message = decode_received(data)
+    message, _ = read_received(data)
     if isinstance(message, BatchMessage):
         check_events(message)
     return message
@@ -413,7 +414,8 @@ BAD_FIELDS: list[tuple[str, str, Any, str]] = [
     ("a table name of DoLake's own", "table", "orders__changes", "__changes"),
     ("a table name that is too long", "table", "x" * 200, "longer than"),
     ("an empty rowId", "rowId", "", ">= 1"),
-    ("a rowId that is a number", "rowId", 5, "str"),
+    ("a rowId that is a fraction", "rowId", 5.5, "float"),
+    ("a rowId that is a truth", "rowId", True, "bool"),
     ("a rowId of nothing", "rowId", None, "str"),
     ("a rowId that is far too long", "rowId", "x" * 5000, "<= 4096"),
     ("an after image that is a list", "after", [1], "array"),
@@ -438,6 +440,33 @@ def test_a_bad_field_is_named_with_the_index_of_its_event(index: int, field: str
     found = refusal_of(batch(1, good))
     assert found["path"] == f"$.events[{index}].{field}"
     assert problem in found["message"]
+
+
+@pytest.mark.parametrize("key", [7, 0, -3, 2**70])
+def test_a_key_that_is_a_whole_number_means_its_text_and_is_kept_as_text(key: int) -> None:
+    changed = {"rowId": key, "metadata": {"previousRowId": key, "price": 1.10}, "before": {"id": key}}
+    sent = batch(1, [event(1, rowId="a"), event(2) | changed]) | {"isRetry": True}
+    message, kept = read_received(as_bytes(sent))
+    assert isinstance(message, BatchMessage)
+    check_events(message)
+    assert [each.row_id for each in message.events] == ["a", str(key)]
+    assert json.loads(kept)["isRetry"] is True
+    assert decode_raw_batch(kept).events[1].row_id == str(key)
+    stored = json.loads(kept)["events"][1]
+    assert stored["before"] == {"id": key}, "images stay as they were sent"
+    assert stored["metadata"] == {"previousRowId": str(key), "price": 1.1}
+    validated = validate_cdc_batch_message(sent)
+    assert [each.row_id for each in validated.events] == ["a", str(key)]
+
+
+def test_what_else_is_wrong_beside_a_whole_number_is_still_told_with_its_place() -> None:
+    found = refusal_of(batch(1, [event(1) | {"rowId": 1}, event(2) | {"rowId": 2, "operation": "UPSERT"}]))
+    assert found["path"] == "$.events[1].operation"
+
+
+def test_the_text_of_a_refusal_names_the_event() -> None:
+    with pytest.raises(MessageValidationError, match=r"^events\[1\]\.rowId: Expected"):
+        validate_client_message(batch(1, [event(1), event(2) | {"rowId": None}]))
 
 
 @pytest.mark.parametrize("field", ["sequence", "timestamp", "operation", "table", "rowId"])
@@ -476,7 +505,7 @@ def test_an_image_of_null_is_no_image() -> None:
         ({"transactionId": {}}, "transactionId"),
         ({"transactionEnd": "yes"}, "transactionEnd"),
         ({"previousRowId": ""}, "previousRowId"),
-        ({"previousRowId": 5}, "previousRowId"),
+        ({"previousRowId": 5.5}, "previousRowId"),
         ({"unchanged": "name"}, "unchanged"),
         ({"unchanged": [1]}, "unchanged[0]"),
     ],

@@ -18,8 +18,8 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import hdrs, web
 
-from dolake.catalog.base import Name
-from dolake.catalog.call import SEPARATOR, Call
+from dolake.catalog.base import SEPARATOR, Name
+from dolake.catalog.call import Call
 from dolake.catalog.documents import METADATA_PATH
 from dolake.catalog.locations import is_own
 from dolake.catalog.places import folders_of

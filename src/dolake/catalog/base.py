@@ -19,6 +19,8 @@ from dolake.positions import Position
 
 Namespace = tuple[str, ...]
 Kind = Literal["table", "view"]
+SEPARATOR = "\x1f"
+"""Between the parts of a namespace, in keys of the store and in paths of Iceberg REST."""
 
 PIPELINE_HEADER = "X-DoLake-Pipeline"
 """Who shows the server's secret in it is the pipeline."""

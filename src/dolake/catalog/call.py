@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from dolake.catalog import locations
-from dolake.catalog.base import PIPELINE_HEADER, Name, Namespace, Remember
+from dolake.catalog.base import PIPELINE_HEADER, SEPARATOR, Name, Namespace, Remember
 from dolake.catalog.catalog import Catalog
 from dolake.catalog.errors import NoSuchNamespace, NoSuchTable, NoSuchView
 from dolake.catalog.pins import Pin
@@ -24,7 +24,6 @@ from dolake.catalog.values import Json, as_object
 from dolake.errors import InvalidInput
 from dolake.identity.request import grant_of
 
-SEPARATOR = "\x1f"
 ANSWERS_KEPT, ANSWERS_KEPT_MS = "PT30M", 30 * 60 * 1000
 _PAGE_MAX = 10_000
 _WHOLE = re.compile("[0-9]{1,9}")

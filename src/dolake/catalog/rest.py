@@ -14,8 +14,17 @@ import msgspec
 from aiohttp import web
 
 from dolake.catalog import access, locations, scan_rest
-from dolake.catalog.base import GENERATION, PUBLISHED_FROM, PUBLISHED_TO, Name, Namespace, Page, Publish
-from dolake.catalog.call import ANSWERS_KEPT, SEPARATOR, Call
+from dolake.catalog.base import (
+    GENERATION,
+    PUBLISHED_FROM,
+    PUBLISHED_TO,
+    SEPARATOR,
+    Name,
+    Namespace,
+    Page,
+    Publish,
+)
+from dolake.catalog.call import ANSWERS_KEPT, Call
 from dolake.catalog.catalog import Catalog
 from dolake.catalog.documents import Document
 from dolake.catalog.errors import IllegalArgument, ManagedTable, NoSuchNamespace, ReadOnly

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dolake.catalog.base import (
+    SEPARATOR,
     Create,
     Kind,
     Move,
@@ -42,7 +43,6 @@ Run = Callable[..., Any]
 """Run a statement by its name, with its values by name; the answer is a cursor."""
 Result = TypeVar("Result")
 
-_SEPARATOR = "\x1f"
 _NO_LIMIT = 2**62
 _decode_folders = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -242,7 +242,7 @@ class SqlStore(ABC):
 
 
 def _key(namespace: Namespace) -> str:
-    return _SEPARATOR.join(namespace)
+    return SEPARATOR.join(namespace)
 
 
 def _dotted(namespace: Namespace) -> str:
@@ -270,7 +270,7 @@ def _page(items: list[str], limit: int | None) -> Page:
 
 def _pointer(row: Sequence[Any]) -> Pointer:
     namespace, name, kind, uuid, location, version, is_managed, folders = row
-    full_name = Name(tuple(namespace.split(_SEPARATOR)), name)
+    full_name = Name(tuple(namespace.split(SEPARATOR)), name)
     return Pointer(full_name, kind, uuid, location, version, bool(is_managed), _decode_folders(folders))
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dolake.cli.serve import HomeOption
+from dolake.cli.address import HomeOption
 from dolake.errors import NotFound
 from dolake.server.home import Home
 from dolake.settings import Settings, load_settings

@@ -1,6 +1,6 @@
 """`dolake bench`: measure this machine; results are JSON with the machine's name.
 
-The measurements live in benchmarks/ of the repository, one file per question.
+The measurements live in benchmarks/ of the repository, one file for each thing that is measured.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def breadth(
 
 @app.command("hotkeys")
 def hotkeys(
-    seconds: Annotated[float, typer.Option(help="How long to send with upkeep, after a warm-up.")] = 600,
-    compare_seconds: Annotated[float, typer.Option(help="The same without upkeep; 0 leaves it out.")] = 180,
+    seconds: Annotated[float, typer.Option(help="How long to send with maintenance, after a warm-up.")] = 600,
+    compare_seconds: Annotated[float, typer.Option(help="The same without maintenance; 0 leaves it out.")] = 180,
     keys: Annotated[int, typer.Option(help="Rows that are updated, all of them in each batch.")] = 100,
     rate: Annotated[int, typer.Option(help="Updates per second, of all keys together.")] = 1_000,
     check_every: Annotated[float, typer.Option(help="Seconds between two checks.")] = 30,
@@ -181,7 +181,7 @@ def hotkeys(
     out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
     home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
 ) -> None:
-    """A few rows updated all the time, with upkeep and without: files, memory, read times, freshness."""
+    """A few rows updated all the time, with maintenance and without: files, memory, read times, freshness."""
     benchmark = _benchmark("hotkeys")
     load = benchmark.Load(
         seconds=seconds,
@@ -205,7 +205,7 @@ def soak(
     out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
     home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
 ) -> None:
-    """Mixed changes for half an hour with all upkeep at work: files, memory, read times, and `dolake verify`."""
+    """Mixed changes for half an hour with all maintenance at work: files, memory, read times, and `dolake verify`."""
     benchmark = _benchmark("soak")
     load = benchmark.Load(seconds=seconds, rate_events_s=rate, check_every_s=check_every, has_spark=spark)
     _show_floors(benchmark.run_soak_bench(load, out=out, plot=plot, home=home))
@@ -241,7 +241,7 @@ def publishes(
 def query(
     rows: Annotated[int, typer.Option(help="Rows of the table, of which 1 % are updated.")] = 10_000_000,
     unflushed: Annotated[int, typer.Option(help="Changes that are not published in the second part.")] = 10_000,
-    repeats: Annotated[int, typer.Option(help="How often each question is asked; the median counts.")] = 15,
+    repeats: Annotated[int, typer.Option(help="How often each query runs; the median counts.")] = 15,
     keys: Annotated[int, typer.Option(help="Rows of the table whose past is asked for.")] = 1_000_000,
     changes: Annotated[int, typer.Option(help="Changes of these rows; 0 leaves the past out.")] = 10_000_000,
     out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,

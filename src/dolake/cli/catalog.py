@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from dolake.cli.address import HomeOption
 from dolake.cli.backup import ConfigOption
-from dolake.cli.serve import HomeOption
 from dolake.errors import InvalidInput, NotFound
 from dolake.server.home import Home
 from dolake.settings import CatalogSettings, load_settings

@@ -1,4 +1,4 @@
-"""`dolake compact`, `dolake expire`, `dolake maintain`: upkeep of a running server's tables, now."""
+"""`dolake compact`, `dolake expire`, `dolake maintain`: maintenance of a running server's tables, now."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dolake.cli.address import UrlOption, lake_at
-from dolake.cli.serve import HomeOption
+from dolake.cli.address import HomeOption, UrlOption, lake_at
 from dolake.client.sync import http_of
 
 _COMPACT, _EXPIRE = ["deletes", "files", "manifests"], ["snapshots", "garbage"]
@@ -46,7 +45,7 @@ def maintain(
     url: UrlOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is due, and why.")] = False,
 ) -> None:
-    """Do all upkeep that is due, or say what that is."""
+    """Do all maintenance that is due, or say what that is."""
     server = Server(home, url)
     if dry_run:
         _show_due(server, table)

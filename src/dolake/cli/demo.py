@@ -34,7 +34,7 @@ def demo(
     seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long to watch the stream.")] = 20.0,
     rate: Annotated[int, typer.Option(min=100, max=100_000, help="How many changes a second the shop makes.")] = 3_000,
 ) -> None:
-    """Stream a shop of four SQLite files into a lake, ask it, kill it, and compare every row with the files."""
+    """Stream a shop of four SQLite files into a lake, query it, kill it, and compare every row with the files."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_WIDTH)

@@ -1,4 +1,4 @@
-"""`dolake diff`: which rows of a table came, went and changed between two moments."""
+"""`dolake diff`: which rows of a table came, went and changed between two points in time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import typer
 from rich.text import Text
 
 from dolake.cli import showing
-from dolake.cli.address import TableName, UrlOption, lake_at
+from dolake.cli.address import HomeOption, TableName, UrlOption, lake_at
 from dolake.cli.moments import place_of
 from dolake.cli.query import cancelled_by_ctrl_c, waiting
-from dolake.cli.serve import HomeOption
 from dolake.client import Diff
 
 _ROWS = 100
@@ -21,14 +20,14 @@ _ROWS = 100
 
 def diff(
     table: TableName,
-    from_: Annotated[str, typer.Option("--from", help="A moment, such as «1 hour ago», or a snapshot.")],
+    from_: Annotated[str, typer.Option("--from", help="A point in time, such as '1 hour ago', or a snapshot.")],
     home: HomeOption = Path("dolake-home"),
     url: UrlOption = None,
     to: Annotated[str | None, typer.Option("--to", help="The same; now otherwise.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Rows of each kind at most; all are counted.")] = _ROWS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show rows that came (+), went (-) and changed (~) between two moments."""
+    """Show rows that came (+), went (-) and changed (~) between two points in time."""
     lake = lake_at(home, url)
     with cancelled_by_ctrl_c(), waiting():
         found = lake.diff(table, from_=place_of(from_), to=None if to is None else place_of(to), limit=limit)
@@ -58,5 +57,7 @@ def _show(found: Diff) -> None:
         console.print(shown)
     counts = found.counts
     console.print(f"{counts.added:,} added, {counts.removed:,} removed, {counts.changed:,} changed")
+    for warning in found.warnings:
+        showing.notes().print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     if found.truncated:
         showing.notes().print("not all of them are shown; --limit shows more")

@@ -13,8 +13,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from dolake.cli.address import address_in, lake_at
-from dolake.cli.serve import HomeOption
+from dolake.cli.address import HomeOption, address_in, lake_at
 from dolake.errors import DoLakeError, SettingsError
 from dolake.settings import load_settings
 

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from dolake.cli import showing
-from dolake.cli.address import TableName, UrlOption, lake_at
-from dolake.cli.serve import HomeOption
+from dolake.cli.address import HomeOption, TableName, UrlOption, lake_at
 from dolake.client import Forgotten
 
 

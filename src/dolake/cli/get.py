@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from dolake.cli import showing
-from dolake.cli.address import TableName, UrlOption, lake_at
+from dolake.cli.address import HomeOption, TableName, UrlOption, lake_at
 from dolake.cli.moments import moment_of
 from dolake.cli.query import cancelled_by_ctrl_c, waiting
-from dolake.cli.serve import HomeOption
 from dolake.client import FoundRows
 
 
@@ -22,7 +21,7 @@ def get(
     home: HomeOption = Path("dolake-home"),
     url: UrlOption = None,
     source: Annotated[str | None, typer.Option(help="The rows' source, where it is a part of the key.")] = None,
-    as_of: Annotated[str | None, typer.Option(help="The rows at this moment, such as «1 hour ago».")] = None,
+    as_of: Annotated[str | None, typer.Option(help="The rows at this point in time, such as '1 hour ago'.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one row on a line.")] = False,
 ) -> None:
     """Show rows by their keys. Where one has none, it says so and ends with 1."""

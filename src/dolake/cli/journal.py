@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from dolake.cli.serve import HomeOption
+from dolake.cli.address import HomeOption
 from dolake.errors import NotFound
 from dolake.journal.reader import JournalReader
 from dolake.journal.record import Record
@@ -78,7 +78,7 @@ def repair(
 
 
 def _journal_of(home: Path) -> Path:
-    """Where the journal is. «0 problems» about a folder that was mistyped would be a lie, and to make it a surprise."""
+    """Where the journal is. A folder that was mistyped is an error: it is not made, and no check of it succeeds."""
     directory = home / "journal"
     if not directory.is_dir():
         raise NotFound(f"no journal in {home}", hint="--home names the server's folder, which has `journal` in it")

@@ -1,4 +1,4 @@
-"""Moments as people write them: `2025-01-14 12:00`, `5 minutes ago`, `1h30m`, `yesterday`. Pure."""
+"""Points in time as people write them: `2025-01-14 12:00`, `5 minutes ago`, `1h30m`, `yesterday`. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SNAPSHOT_DIGITS_MIN = 9
 
 
 def moment_of(text: str, now: datetime | None = None) -> datetime:
-    """The moment that is meant. Times without a zone are UTC."""
+    """The point in time that is meant. Times without a zone are UTC."""
     now = now or datetime.now(UTC)
     plain = text.strip().lower()
     match plain:
@@ -31,13 +31,14 @@ def moment_of(text: str, now: datetime | None = None) -> datetime:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidInput(
-            f"{text!r} is not a moment", hint="write it like 2025-01-14T12:00:00Z, «5 minutes ago», 1h30m or yesterday"
+            f"{text!r} is not a point in time",
+            hint="write it like 2025-01-14T12:00:00Z, '5 minutes ago', 1h30m or yesterday",
         ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def place_of(text: str) -> datetime | dict[str, str]:
-    """A moment, or a snapshot where only digits stand. A day may be eight digits, a snapshot has more."""
+    """A point in time, or a snapshot if the text is digits only. A day may have eight digits, a snapshot has more."""
     digits = text.strip()
     if digits.isdecimal() and len(digits) >= _SNAPSHOT_DIGITS_MIN:
         return {"snapshot_id": digits}

@@ -11,8 +11,7 @@ import msgspec
 import typer
 
 from dolake.cli import showing
-from dolake.cli.address import TableName, UrlOption, lake_at
-from dolake.cli.serve import HomeOption
+from dolake.cli.address import HomeOption, TableName, UrlOption, lake_at
 from dolake.cli.tables import JsonOption, show
 from dolake.client import Drop, Quarantine, QuarantineEntry, Replay
 from dolake.errors import InvalidInput, NotFound

@@ -1,4 +1,4 @@
-"""`dolake query`: ask a running server one SELECT, and print the answer."""
+"""`dolake query`: run one SELECT on a running server, and print the answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from dolake.cli import showing
-from dolake.cli.address import UrlOption, lake_at
+from dolake.cli.address import HomeOption, UrlOption, lake_at
 from dolake.cli.moments import moment_of
-from dolake.cli.serve import HomeOption
 from dolake.cli.showing import Format
 from dolake.client import Plan, QueryResult
 from dolake.client.sync import LakeClient
@@ -26,7 +24,8 @@ TABLE_ROWS = 1_000
 """More than that nobody reads; --limit says otherwise."""
 CANCELLED = 130
 AsOfOption = Annotated[
-    str | None, typer.Option("--as-of", help="The lake at this moment: 2025-01-14T12:00Z, «5 minutes ago», yesterday.")
+    str | None,
+    typer.Option("--as-of", help="The lake at this point in time: 2025-01-14T12:00Z, '5 minutes ago', yesterday."),
 ]
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/""", re.DOTALL)
 
@@ -49,7 +48,7 @@ def query(
     ] = "auto",
     plan: Annotated[bool, typer.Option("--plan", help="Say what would be read, and why not more.")] = False,
 ) -> None:
-    """Ask one SELECT and print the answer; Ctrl-C ends it on the server too."""
+    """Run one SELECT and print the answer; Ctrl-C ends it on the server too."""
     statement = sys.stdin.read() if sql == "-" else sql
     asked: dict[str, Any] = {
         "params": _parameters(statement, param or []),
@@ -140,18 +139,22 @@ def _show_notes(result: QueryResult, row_count: int, began_s: float, *, with_fac
 
 
 @contextmanager
-def waiting(*, is_silent: bool = False) -> Iterator[Callable[[str], None]]:
+def waiting(what: str = "running", *, is_silent: bool = False) -> Iterator[Callable[[str], None]]:
     """On a terminal, a sign of life with the seconds gone by; it leaves nothing behind."""
     console = showing.notes()
+    if is_silent or not console.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # here: a script has no use for it
+
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(
         *columns,
         console=console,
         transient=True,
-        disable=is_silent or not console.is_terminal,
         redirect_stdout=False,  # or what is written meanwhile would end up here, and not where the user wants it
     ) as progress:
-        task = progress.add_task("asking", total=None)
+        task = progress.add_task(what, total=None)
         yield lambda text: progress.update(task, description=text)
 
 

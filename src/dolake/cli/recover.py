@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dolake.cli.serve import HomeOption
+from dolake.cli.address import HomeOption
 from dolake.errors import InvalidInput
 from dolake.server.home import Home
 from dolake.settings import load_settings

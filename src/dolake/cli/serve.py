@@ -1,28 +1,21 @@
-"""`dolake serve`: run a server until Ctrl-C or SIGTERM."""
+"""`dolake serve`: run a server until Ctrl-C or SIGTERM.
+
+What only a server needs is loaded by serve() itself: other commands use run_loop() and start fast.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from dolake.server import lifecycle
-from dolake.settings import SettingsStore, SourceSettings, followed_source, load_settings
-from dolake.telemetry import start_logging
+from dolake.cli.address import HomeOption
 
-HomeOption = Annotated[
-    Path,
-    typer.Option(
-        "--home",
-        envvar="DOLAKE_HOME",
-        help="The server's folder: journal, settings, tables.",
-        callback=Path.absolute,  # child processes, file addresses and table locations need the whole path
-    ),
-]
+if TYPE_CHECKING:
+    from dolake.settings import SettingsStore
 
 
 def serve(
@@ -40,6 +33,12 @@ def serve(
     log_format: Annotated[str | None, typer.Option(help="console or json.")] = None,
 ) -> None:
     """Receive changes, keep them, serve them."""
+    from rich.console import Console
+
+    from dolake.server import lifecycle
+    from dolake.settings import SourceSettings, followed_source
+    from dolake.telemetry import start_logging
+
     flags = {
         "server.host": host,
         "server.port": port,
@@ -68,6 +67,8 @@ def serve(
 
 def open_settings(home: Path, config: Path | None, flags: dict[str, Any]) -> SettingsStore:
     """All layers of settings, read once."""
+    from dolake.settings import load_settings
+
     home.mkdir(parents=True, exist_ok=True)
     return load_settings(home=home, config_file=config, environ=os.environ, flags=flags)
 

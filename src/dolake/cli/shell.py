@@ -1,4 +1,4 @@
-"""`dolake shell`: ask one question after another, with history and completion; or read statements from a pipe."""
+"""`dolake shell`: run one query after another, with history and completion; or read statements from a pipe."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from dolake.cli import showing, tables
-from dolake.cli.address import UrlOption, lake_at
+from dolake.cli.address import HomeOption, UrlOption, lake_at
+from dolake.cli.hints import for_commands
 from dolake.cli.moments import moment_of
 from dolake.cli.query import TABLE_ROWS, AsOfOption, show_answer
-from dolake.cli.serve import HomeOption
 from dolake.cli.statements import is_blank, is_command, is_complete, split
 from dolake.client.sync import LakeClient
 from dolake.errors import DoLakeError, InvalidInput
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from prompt_toolkit.output import Output
 
 HELP = """\
-SELECT ... ;       ask; a statement ends with a semicolon and may have many lines
+SELECT ... ;       run it; a statement ends with a semicolon and may have many lines
 \\tables            list the tables
 \\schema TABLE      show its columns
 \\snapshots [TABLE] list snapshots, the newest first
-\\asof [MOMENT]     ask as of a moment, such as «5 minutes ago»; without one, as of now again
+\\asof [TIME]       query as of a point in time, such as '5 minutes ago'; without one, as of now again
 \\timing            show, or no longer show, how long it took and how fresh it is
 \\help              this
-\\q                 leave; so does Ctrl-D. Ctrl-C ends a question, or clears what was typed
+\\q                 leave; so does Ctrl-D. Ctrl-C ends a query, or clears what was typed
 """
 
 
@@ -42,7 +42,7 @@ def shell(
     url: UrlOption = None,
     as_of: AsOfOption = None,
 ) -> None:
-    """Ask one question after another."""
+    """Run one query after another."""
     session = Shell(lake_at(home, url))
     if as_of is not None:
         session.run(f"\\asof {as_of}")
@@ -114,7 +114,7 @@ class Shell:
         except DoLakeError as error:
             console.print(f"error: {error.message}", style="bold red", markup=False, soft_wrap=True)
             if error.hint:
-                console.print(f"       {error.hint}", markup=False, soft_wrap=True)
+                console.print(f"       {for_commands(error.hint)}", markup=False, soft_wrap=True)
         except KeyboardInterrupt:
             console.print("cancelled")
         else:
@@ -137,7 +137,7 @@ class Shell:
 
     def _show_schema(self, table: str) -> None:
         if not table:
-            raise InvalidInput("which table?", hint="\\schema orders")
+            raise InvalidInput("the command needs a table", hint="\\schema orders")
         showing.output().print(tables.schema_paper(self._lake.get_schema(table)))
 
     def _list_snapshots(self, table: str) -> None:

@@ -113,7 +113,7 @@ def json_line(value: Any) -> str:
 
 
 def csv_lines(batches: Iterable[QueryResult]) -> Iterator[str]:
-    """RFC 4180, with a header. An empty text is quoted, and nothing at all stands for NULL."""
+    """RFC 4180, with a header. An empty text is quoted, and NULL is nothing at all."""
     has_header = False
     for batch in batches:
         if not has_header:

@@ -10,9 +10,8 @@ import typer
 from rich.table import Table as Paper
 
 from dolake.cli import showing
-from dolake.cli.address import UrlOption
+from dolake.cli.address import HomeOption, UrlOption
 from dolake.cli.compact import Server
-from dolake.cli.serve import HomeOption
 from dolake.cli.tables import JsonOption
 
 app = typer.Typer(help="The databases that a running server follows: list, add, pause, resume, remove.")

@@ -34,5 +34,5 @@ def is_command(text: str) -> bool:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter means «do it»: a command, or statements of which the last has its semicolon."""
+    """Whether Enter runs the text: a command, or statements of which the last has its semicolon."""
     return is_command(text) or is_blank(split(text)[1])

@@ -11,9 +11,8 @@ import typer
 from rich.table import Table as Paper
 
 from dolake.cli import showing
-from dolake.cli.address import TableName, UrlOption, lake_at
+from dolake.cli.address import HomeOption, TableName, UrlOption, lake_at
 from dolake.cli.moments import place_of
-from dolake.cli.serve import HomeOption
 from dolake.client import Snapshot, Table, TableSchema
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -55,7 +54,7 @@ def schema(
 
 def rollback(
     table: TableName,
-    to: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="A snapshot, or a moment such as «1 hour ago».")],
+    to: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="A snapshot, or a point in time such as '1 hour ago'.")],
     home: HomeOption = Path("dolake-home"),
     url: UrlOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

@@ -11,13 +11,15 @@ import typer
 from rich.table import Table as Paper
 
 from dolake.cli import showing
-from dolake.cli.address import UrlOption, lake_at
+from dolake.cli.address import HomeOption, UrlOption, lake_at
 from dolake.cli.moments import moment_of
 from dolake.cli.query import cancelled_by_ctrl_c
-from dolake.cli.serve import HomeOption
 from dolake.cli.tables import JsonOption, show
 from dolake.client import ChangeEvent, Row
-from dolake.errors import InvalidInput
+from dolake.client.sync import LakeClient
+from dolake.errors import InvalidInput, UnknownTable
+from dolake.suggestions import did_you_mean
+from dolake.tables.names import plain_table_name
 
 _WORDS = ("now", "beginning")
 _SIGNS = {"INSERT": "+", "UPDATE": "~", "DELETE": "-"}
@@ -29,7 +31,7 @@ def tail(
     url: UrlOption = None,
     where: Annotated[str | None, typer.Option("--where", help="Only rows that meet this condition.")] = None,
     since: Annotated[
-        str, typer.Option("--since", help="now, beginning, a position, a token, 2025-01-14T12:00Z, «5 minutes ago».")
+        str, typer.Option("--since", help="now, beginning, a position, a token, 2025-01-14T12:00Z, '5 minutes ago'.")
     ] = "now",
     operation: Annotated[
         list[str] | None, typer.Option("--operation", "-o", help="Only these, such as INSERT; again for more.")
@@ -39,14 +41,16 @@ def tail(
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="A named subscription; it goes on where it was.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="End after so many changes.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for tables that do not exist yet.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each change.")] = False,
 ) -> None:
     """Print changes as they come; Ctrl-C ends it."""
-    batches = lake_at(home, url).subscribe(
-        tables, operations=operation, where=where, since=_since(since), name=name, columns=column
-    )
+    lake, beginning = lake_at(home, url), _since(since)
     count = 0
     with cancelled_by_ctrl_c():
+        if not wait:
+            _refuse_unknown(lake, tables)
+        batches = lake.subscribe(tables, operations=operation, where=where, since=beginning, name=name, columns=column)
         for batch in batches:
             for event in batch.events:
                 print(_json(event) if as_json else _line(event), flush=True)
@@ -55,6 +59,15 @@ def tail(
                     if name is not None:
                         batch.ack()
                     return
+
+
+def _refuse_unknown(lake: LakeClient, tables: list[str]) -> None:
+    """A subscription waits for a table that comes later; a person has more likely mistyped its name."""
+    known = {plain_table_name(each.full_name) for each in lake.list_tables()}
+    for table in tables:
+        if plain_table_name(table) not in known:
+            hint = did_you_mean(table, known, "`dolake tables` lists them; --wait waits for one that comes later")
+            raise UnknownTable(f"there is no table {table}", table=table, hint=hint)
 
 
 def _since(text: str) -> Any:

@@ -9,9 +9,8 @@ import typer
 from rich.table import Table as Paper
 
 from dolake.cli import showing
-from dolake.cli.address import TableName, UrlOption, lake_at
+from dolake.cli.address import HomeOption, TableName, UrlOption, lake_at
 from dolake.cli.compact import Server, follow
-from dolake.cli.serve import HomeOption
 from dolake.cli.tables import JsonOption, show
 from dolake.client import TierList
 

@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from dolake.cli import showing
-from dolake.cli.serve import HomeOption
+from dolake.cli.address import HomeOption
 from dolake.cli.tables import JsonOption
 from dolake.errors import DoLakeError, InvalidInput
 from dolake.identity import tokens

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dolake.cli.serve import HomeOption
+from dolake.cli.address import HomeOption
 from dolake.errors import NotFound
 from dolake.settings import DoLakeConfig, load_settings
 from dolake.settings.tables import lake_rules

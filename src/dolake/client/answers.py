@@ -216,6 +216,7 @@ class Diff(_Said, frozen=True, rename="camel", kw_only=True):
     changed: list[ChangedRow] = []
     truncated: bool = False
     columns: list[Column] = []
+    warnings: list[str] = []
 
 
 class PrunedFile(_Said, frozen=True, rename="camel", kw_only=True):

@@ -146,7 +146,7 @@ def _from_change(change: Change, now_ms: int) -> tuple[Any, _Event]:
         change.timestamp_ms or now_ms,
         change.operation,
         change.table,
-        change.row_id,
+        _key_of(change.row_id),
         change.before,
         change.after,
         change.metadata,
@@ -168,11 +168,16 @@ def _from_mapping(mapping: object, index: int, now_ms: int) -> tuple[Any, _Event
         get("timestamp") or get("timestamp_ms") or now_ms,
         get("operation", UNSET),
         get("table", UNSET),
-        get("rowId", get("row_id", UNSET)),
+        _key_of(get("rowId", get("row_id", UNSET))),
         get("before"),
         get("after"),
         get("metadata"),
     )
+
+
+def _key_of(row_id: Any) -> Any:
+    """A whole number means its text. What else is no text stays, and is refused with its place."""
+    return str(row_id) if type(row_id) is int else row_id
 
 
 def _problem_with_keys(mapping: Mapping[Any, Any]) -> str | None:

@@ -44,7 +44,9 @@ def _packages() -> Finding:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            return problem("packages", f"{name} is missing", "pip install 'dolake[server]', or `make setup`")
+            return problem(
+                "packages", f"{name} is missing", "install from requirements/server.lock, or run `make setup`"
+            )
     for name, tested in _TESTED.items():
         if found[name] != tested:
             remedy = f"pip install '{name}=={tested}'"

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from dolake.errors import InvalidSql
+from dolake.errors import InvalidSql, UnknownTable
 from dolake.identity.grants import EVERYTHING, Grant
 from dolake.pipeline.sql_link import Scan
 from dolake.query.diff import diff_sql, side_of
@@ -36,6 +36,7 @@ from dolake.query.statement import Statement
 from dolake.query.values import json_values
 from dolake.query.watch import Stop
 from dolake.settings import QuerySettings
+from dolake.suggestions import with_suggestion
 from dolake.tables.layout import RESCUED
 from dolake.tables.names import split_table_name
 
@@ -50,6 +51,7 @@ class Reader(Protocol):
     """Who can open a view: a LakeReader."""
 
     def open(self, references: Sequence[Reference], asked: Asked, run: Run) -> View: ...
+    def tables_seen(self, grant: Grant) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,15 @@ class Opened:
 
 
 @contextlib.contextmanager
+def suggesting(reader: Reader, grant: Grant) -> Iterator[None]:
+    """Let an error about an unknown table name the closest one that the asker sees."""
+    try:
+        yield
+    except UnknownTable as error:
+        raise with_suggestion(error, reader.tables_seen(grant)) from None
+
+
+@contextlib.contextmanager
 def opened(
     parts: Parts, question: Question | PlanQuestion, stop: Stop, sql: str, grant: Grant = EVERYTHING
 ) -> Iterator[Opened]:
@@ -96,7 +107,10 @@ def opened(
         moment_of(question.as_of), question.snapshot_id, question.min_position, wait_s(stop), grant, question.max_age_ms
     )
     stop.check()
-    with contextlib.closing(parts.reader.open(statement.references, asked, runner(parts.engine, stop))) as view:
+    with (
+        suggesting(parts.reader, grant),
+        contextlib.closing(parts.reader.open(statement.references, asked, runner(parts.engine, stop))) as view,
+    ):
         stop.check()
         relations = [view.relation(each) for each in statement.references]
         wanted = conditions_of(relations, question.partition)
@@ -180,12 +194,17 @@ def difference(parts: Parts, question: DiffQuestion, settings: QuerySettings, gr
     asked = Asked(
         min_position=question.min_position, timeout_s=wait_s(job.stop), grant=grant, max_age_ms=question.max_age_ms
     )
-    with contextlib.closing(parts.reader.open(sides, asked, runner(parts.engine, job.stop))) as view:
+    with (
+        suggesting(parts.reader, grant),
+        contextlib.closing(parts.reader.open(sides, asked, runner(parts.engine, job.stop))) as view,
+    ):
         relations = [view.relation(each) for each in sides]
         view.release()
         sql, arrow = diff_sql(*relations), registered(relations)
         with parts.engine.start(sql, None, arrow, stop=job.stop) as running:
             if question.format == "lines":
+                if view.too_early is not None:
+                    raise view.too_early  # a rollback to nothing is more likely a mistake than a wish
                 job.tell({"Content-Type": "application/x-ndjson"})
                 for batch in running.batches():
                     job.give(_lines(batch))
@@ -196,6 +215,7 @@ def difference(parts: Parts, question: DiffQuestion, settings: QuerySettings, gr
                     job.give(piece)
             else:
                 told_json = {"table": f"{namespace}.{table}", "from": question.from_, "to": question.to}
+                told_json |= {"warnings": list(dict.fromkeys(view.warnings))}
                 limit = _DIFF_ROWS if question.limit is None else question.limit
                 _give_json(job, told_json | _differences(running, _rows_max(limit, settings)))
 

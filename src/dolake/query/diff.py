@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dolake.errors import InvalidInput
-from dolake.query.reader import parse_snapshot_id
+from dolake.query.past import parse_snapshot_id
 from dolake.query.relation import Relation
 from dolake.query.sqltext import literal, quoted
 from dolake.tables.layout import KEY, RESCUED, SOURCE

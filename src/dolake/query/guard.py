@@ -15,6 +15,7 @@ from typing import Any
 from dolake.errors import ForbiddenSql, InvalidSql
 from dolake.query.functions import AGGREGATES, FUNCTIONS, GROWING, SESSION_NAMES, TABLE_FUNCTIONS, TYPES, words
 from dolake.query.marking import Marking
+from dolake.query.show_statements import as_select
 from dolake.query.spelling import Text, spell
 from dolake.query.statement import Filter, ParameterRef, Parameters, Reference, Statement
 from dolake.query.survey import Survey
@@ -69,7 +70,7 @@ def parse(sql: str, namespace: str = "default") -> Statement:
 
 
 def _parse(sql: str, namespace: str) -> Statement:
-    text = spell(sql)
+    text = spell(as_select(sql, namespace))
     try:
         tree = _only_tree(read(text.sql))
         _check(tree, text)
@@ -205,8 +206,8 @@ def _check_type(item: Node) -> None:
 
 def _check_node(item: Node, kind: str, text: Text) -> None:
     if kind == "SHOW_REF":
-        hint = "GET /v1/tables lists the tables, and /v1/tables/{namespace}/{table}/schema their columns"
-        raise ForbiddenSql("SHOW, DESCRIBE and SUMMARIZE cannot be used", hint=hint)
+        hint = "these can: SHOW TABLES [FROM namespace], SHOW NAMESPACES, DESCRIBE table, as a statement of their own"
+        raise ForbiddenSql("this form of SHOW, DESCRIBE or SUMMARIZE cannot be used", hint=hint)
     if kind not in _NODES:
         raise ForbiddenSql(f"{_words(kind)} cannot be used{_place_of(item, text)}")
     if kind == "TABLE_FUNCTION" and item["function"].get("function_name", "").lower() not in TABLE_FUNCTIONS:

@@ -6,12 +6,12 @@ question are of the same publish.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dolake.catalog.base import PUBLISHED_TO, CatalogStore, Name
+from dolake.catalog.base import PUBLISHED_TO, SEPARATOR, CatalogStore, Name, Namespace, Pointer
 from dolake.catalog.documents import Documents
 from dolake.positions import Position
 from dolake.storage.base import Storage
@@ -121,6 +121,19 @@ class LakeFiles:
 
     def published(self) -> Position:
         return self._store.published().position
+
+    def tables(self) -> list[Pointer]:
+        """Where every table is now; views are none."""
+        return [each for each in self._store.pointers() if each.kind == "table"]
+
+    def namespaces(self) -> Iterator[Namespace]:
+        """Every namespace that was made in the catalog, also without a table."""
+        waiting: list[Namespace] = [()]
+        while waiting:
+            for key in self._store.list_namespaces(waiting.pop(), None, None).items:
+                namespace = tuple(key.split(SEPARATOR))
+                waiting.append(namespace)
+                yield namespace
 
     def moment(self, names: Iterable[Name]) -> LakeMoment:
         """These tables, those that there are."""

@@ -83,6 +83,10 @@ class LiveTables:
         sql = f"{self._select(overlay, base, state.columns)} UNION ALL {tail_sql}"
         return Scan(sql, state.columns, registered, (overlay,), state.rows.num_rows, reads=((table, snapshot),))
 
+    def empty(self, columns: Columns) -> Scan:
+        """No row, with these columns."""
+        return self._tail_alone(None, columns)
+
     def give_rows(self, tail: TableTail | None, table: LakeTable | None) -> None:
         """Let a tail find rows of the table that its changes build on."""
         if tail is None:

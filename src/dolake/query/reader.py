@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from dolake.catalog.tenants import check_paths, check_places
 from dolake.errors import InvalidInput, NoSuchMoment, NoSuchSnapshot, NotFound, TooStale, Unavailable
 from dolake.identity.grants import EVERYTHING, Grant
 from dolake.positions import Position
+from dolake.query import information_schema
 from dolake.query.following import Follower
 from dolake.query.history import scan_history
 from dolake.query.key_tail import KeyTail
@@ -27,7 +27,7 @@ from dolake.query.lake import Json, LakeFiles, LakeMoment, LakeTable, position_o
 from dolake.query.live import LiveTables, Scan
 from dolake.query.lookup import Lookup
 from dolake.query.overlay import Overlay, Overlays
-from dolake.query.past import Past
+from dolake.query.past import Past, parse_moment, parse_snapshot_id
 from dolake.query.plan import Condition, Manifests, PlannedFile, planned
 from dolake.query.relation import Relation
 from dolake.query.rows_question import unknown_table
@@ -85,7 +85,7 @@ class LakeReader:
     def __init__(
         self, files: LakeFiles, tail: Tail, live: LiveTables, lookup: Lookup, *, transaction_wait_max_ms: int
     ) -> None:
-        self._files, self.tail, self.live, self.lookup = files, tail, live, lookup
+        self.files, self.tail, self.live, self.lookup = files, tail, live, lookup
         self.transaction_wait_max_ms = transaction_wait_max_ms
         self.manifests = Manifests(StorageIO(files.storage))
         self._followers: list[Follower] = []
@@ -96,8 +96,8 @@ class LakeReader:
         Look-ups have a thread of their own for that: a statement may hold the lock of its tail for a second.
         """
         self._followers = [
-            Follower("tail", self._files.published, self.tail.durable, self._follow_tail),
-            Follower("keys", self._files.published, self.tail.durable, self.lookup.follow),
+            Follower("tail", self.files.published, self.tail.durable, self._follow_tail),
+            Follower("keys", self.files.published, self.tail.durable, self.lookup.follow),
         ]
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class LakeReader:
             follower.close()
         self.lookup.close()
         self.tail.close()
-        self._files.close()
+        self.files.close()
 
     def open(self, references: Sequence[Reference], asked: Asked, run: Run) -> View:
         """The tables that these name, at one moment that is as fresh as was asked for."""
@@ -127,13 +127,15 @@ class LakeReader:
 
     def _open(self, references: Sequence[Reference], asked: Asked, run: Run) -> View:
         for each in references:  # before anything is looked at: what is not seen takes as long as what is not there
-            if not asked.grant.sees(tuple(each.namespace.split("."))):
+            if each.namespace != information_schema.NAMESPACE and not asked.grant.sees(
+                tuple(each.namespace.split("."))
+            ):
                 raise unknown_table(Name(tuple(each.namespace.split(".")), each.table))
         self._wait_for(asked)
         wanted = [name for each in references for name in _names_of(each)]
         for attempt in range(_TRIES):
             durable = self.tail.durable()
-            moment = self._files.moment(wanted)
+            moment = self.files.moment(wanted)
             end = max(durable, moment.position)
             if self.tail.pin(moment.position):
                 try:
@@ -149,10 +151,14 @@ class LakeReader:
             time.sleep(_TRY_AGAIN_S)
         raise Unavailable("the lake is published faster than it can be looked at", hint="ask again")
 
+    def tables_seen(self, grant: Grant) -> list[str]:
+        """The plain names of all tables that this grant sees, published or not."""
+        return [plain_table_name(str(each)) for each in information_schema.tables_seen(self, grant)]
+
     def check_files(self, table: LakeTable, snapshot: Json, grant: Grant) -> None:
         """Refuse a table of somebody's own whose files are not all his."""
-        check_places(self._files.storage, grant, {"location": table.metadata["location"]})
-        check_paths(self._files.storage, grant, self.manifests.paths(snapshot))
+        check_places(self.files.storage, grant, {"location": table.metadata["location"]})
+        check_paths(self.files.storage, grant, self.manifests.paths(snapshot))
 
     def _wait_for(self, asked: Asked) -> None:
         """Until the position that the asker has seen is durable; it is at once, unless he asks the wrong lake."""
@@ -192,10 +198,15 @@ class View:
     _shown: Position | None = None
     _shown_ms: int | None = None
     """Where the answer is about the past: what it shows, as far as that is known."""
+    too_early: NoSuchMoment | None = None
+    """Why a table is shown empty: its first change came after the time that the query is about."""
 
     def relation(self, reference: Reference) -> Relation:
         """The rows that this reference means."""
         name = Name(tuple(reference.namespace.split(".")), reference.table)
+        if reference.namespace == information_schema.NAMESPACE:
+            self._scans.append(Scan("", (), {}, ()))
+            return information_schema.relation_of(self.reader, self.asked.grant, reference.table)
         table = self.moment.tables.get(name)
         if table is not None and not table.is_ours and not table.is_waiting:
             return self._foreign(table, reference)
@@ -315,18 +326,17 @@ class View:
         self, name: Name, state: LakeTable | None, changes: LakeTable | None, plain: str, reference: Reference
     ) -> Relation:
         time_ms = self._time_of(reference)
-        cut = self._cut_at(time_ms)
-        if cut is not None:
-            tail = self.reader.tail.table(plain)
-            if time_ms is not None:
-                self._refuse_the_time_before(name, changes, plain, time_ms)
+        cut, tail = self._cut_at(time_ms), self.reader.tail.table(plain)
+        snapshot = state.snapshot if state else None
+        if time_ms is not None and self._is_before_first(name, state, changes, plain, time_ms, cut):
+            columns = state.columns if state else ()
+            scan, snapshot = self.reader.live.empty(tail.columns(columns) if tail else columns), None
+        elif cut is not None:
             scan = self.reader.live.scan(state, tail, cut)
-            snapshot = state.snapshot if state else None
         else:
             assert time_ms is not None
-            if state is None or changes is None:
-                raise _too_early(name, time_ms, self._oldest_of(plain))
-            self._refuse_the_time_before(name, changes, plain, time_ms)
+            assert state is not None
+            assert changes is not None
             scan, snapshot = scan_past(self.reader.live, state, changes, self._past(time_ms))
         return self._related(name, scan, snapshot, self.reader.live.hidden, reference)
 
@@ -492,18 +502,24 @@ class View:
             self._shown = max((int(self.run(sql)[0][0]) for sql in asked), default=0)
         return Past(time_ms, self._begun[time_ms])
 
-    def _refuse_the_time_before(self, name: Name, changes: LakeTable | None, plain: str, time_ms: int) -> None:
-        """A table that had no change yet was not there. Only where no snapshot says so are the changes asked."""
+    def _is_before_first(
+        self, name: Name, state: LakeTable | None, changes: LakeTable | None, plain: str, time_ms: int, cut: Cut | None
+    ) -> bool:
+        """Whether the table had no change yet, and the answer says so. Changes are read only if no snapshot tells."""
         snapshot = changes.snapshot if changes else None
-        if changes is None or snapshot is None:
+        if changes is None or snapshot is None or (state is None and cut is None):
             oldest = self._oldest_of(plain)
+            is_before = cut is None or (oldest is not None and time_ms < oldest)
         elif changes.snapshot_at(time_ms) is not None:
-            return
+            return False
         else:
-            rows = self.run(oldest_sql(self.reader.live.plain(changes, snapshot)))
-            oldest = rows[0][0]
-        if oldest is not None and time_ms < oldest:
-            raise _too_early(name, time_ms, int(oldest))
+            oldest = self.run(oldest_sql(self.reader.live.plain(changes, snapshot)))[0][0]
+            is_before = oldest is not None and time_ms < oldest
+        if is_before:
+            self.too_early = _too_early(name, time_ms, oldest)
+            self._shown = self._shown or 0
+            self.warnings.append(f"{self.too_early.message}, so it is empty; {self.too_early.hint}")
+        return is_before
 
     def _oldest_of(self, plain: str) -> int | None:
         tail = self.reader.tail.table(plain)
@@ -536,28 +552,6 @@ def open_reader(
     return LakeReader(files, tail, live, lookup, transaction_wait_max_ms=wait_max_ms)
 
 
-def parse_moment(as_of: str | int | float) -> int:
-    """A time in ms: a number of them, or ISO 8601, in UTC where it names no zone."""
-    if isinstance(as_of, int | float):
-        return int(as_of)
-    try:
-        found = datetime.fromisoformat(as_of.strip())
-    except ValueError:
-        hint = "write it as 2026-11-15T12:00:00Z, or as milliseconds since 1970"
-        raise InvalidInput(f"{as_of[:80]!r} is not a time", hint=hint) from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def parse_snapshot_id(id_: int | str | None) -> int | None:
-    """A number, its digits, or these behind `snap-`."""
-    if id_ is None or isinstance(id_, int):
-        return id_
-    digits = id_.strip().removeprefix("snap-")
-    if not digits.isdecimal():
-        raise InvalidInput(f"{id_[:80]!r} is not the id of a snapshot", hint="GET /v1/snapshots lists them")
-    return int(digits)
-
-
 def _names_of(reference: Reference) -> tuple[Name, ...]:
     """The tables that a reference may need: the one it names, and its changes."""
     name = Name(tuple(reference.namespace.split(".")), reference.table)
@@ -579,8 +573,8 @@ def _first_ms(table: LakeTable) -> int | None:
 
 
 def _too_early(name: Name, time_ms: int, oldest_ms: int | None) -> NoSuchMoment:
-    hint = f"the oldest moment is {iso(oldest_ms)}" if oldest_ms is not None else "it has no change yet"
-    return NoSuchMoment(f"{name} has nothing at {iso(time_ms)}: its first change came later", hint=hint)
+    hint = f"its first change came at {iso(int(oldest_ms))}" if oldest_ms is not None else "it has no change yet"
+    return NoSuchMoment(f"the table {name} did not exist at {iso(time_ms)}", hint=hint)
 
 
 def _no_snapshot(name: Name, id_: int) -> NoSuchSnapshot:

@@ -12,6 +12,7 @@ from dolake.catalog.base import Name
 from dolake.errors import DoLakeError, InvalidInput, UnknownTable
 from dolake.positions import Position
 from dolake.tables.layout import CHANGES_SUFFIX, QUARANTINE_SUFFIX
+from dolake.tables.names import plain_table_name
 
 KEYS_MAX = 1_000
 
@@ -65,7 +66,9 @@ class RowsQuestion(RowsBody, frozen=True, rename="camel", kw_only=True):
 
 def unknown_table(name: Name) -> UnknownTable:
     """The same words for one that is not there and one that the asker does not see."""
-    return UnknownTable(f"there is no table {name}", hint="GET /v1/tables lists them")
+    return UnknownTable(
+        f"there is no table {name}", table=plain_table_name(str(name)), hint="GET /v1/tables lists them"
+    )
 
 
 def wrong_kind(name: Name) -> DoLakeError:

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from dolake.catalog.base import Name
-from dolake.catalog.call import SEPARATOR, sent_text
+from dolake.catalog.base import SEPARATOR, Name
+from dolake.catalog.call import sent_text
 from dolake.catalog.locations import check_name
 from dolake.errors import DoLakeError, InvalidInput
 from dolake.identity.request import grant_of

@@ -10,9 +10,10 @@ import contextlib
 from dataclasses import dataclass
 
 from dolake.identity.grants import Grant
-from dolake.query.answering import Parts, moment_of, registered, runner, wait_s
+from dolake.query.answering import Parts, moment_of, registered, runner, suggesting, wait_s
 from dolake.query.job import Job
-from dolake.query.reader import Asked, parse_snapshot_id
+from dolake.query.past import parse_snapshot_id
+from dolake.query.reader import Asked
 from dolake.query.rows import RowMaker, RowsAnswer
 from dolake.query.rows_question import RowsQuestion, wrong_kind
 from dolake.query.sqltext import literal, names, quoted
@@ -34,7 +35,10 @@ def find_rows(parts: Parts, question: RowsQuestion, grant: Grant, job: Job) -> N
     """All of it, up to the last byte."""
     asked = Asked(moment_of(question.as_of), None, question.min_position, wait_s(job.stop), grant)
     reference = _Reference(question.table, ".".join(question.namespace), None, parse_snapshot_id(question.snapshot_id))
-    with contextlib.closing(parts.reader.open([reference], asked, runner(parts.engine, job.stop))) as view:
+    with (
+        suggesting(parts.reader, grant),
+        contextlib.closing(parts.reader.open([reference], asked, runner(parts.engine, job.stop))) as view,
+    ):
         relation = view.relation(reference)
         if KEY not in relation.hidden:
             raise wrong_kind(question.name)

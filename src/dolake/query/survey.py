@@ -12,18 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dolake.errors import ForbiddenSql, InvalidSql
+from dolake.query import information_schema
 from dolake.query.filters import conditions
 from dolake.query.moments import Moment, moment_of
+from dolake.query.show_statements import CATALOGS
 from dolake.query.statement import HIDDEN, Filter
 from dolake.query.syntax import Node
 
-_CATALOGS = frozenset(("lake", "dolake"))
 _FOREIGN_SCHEMAS = frozenset(("information_schema", "pg_catalog"))
 _FOREIGN_TABLES = frozenset(("sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_temp_schema"))
 _FOREIGN_PREFIXES = ("duckdb_", "pg_", "sqlite_", "pragma_")
 _LEFT_STAYS = frozenset(("INNER", "LEFT", "SEMI", "ANTI"))
 _RIGHT_STAYS = frozenset(("INNER", "RIGHT"))
 _PLAIN_JOINS = frozenset(("REGULAR", "CROSS", "NATURAL"))
+
+_INFORMATION = "SHOW TABLES and information_schema.tables list the tables; DESCRIBE and .columns their columns"
 
 Names = frozenset[str]
 Common = Mapping[str, Names]
@@ -177,10 +180,15 @@ class Survey:
                 raise InvalidSql(f"{name} is a part of this statement and has no past", hint="put it inside the WITH")
             return Source(alias, hands_on=common[name.lower()])
         parts = [part for part in (catalog, schema, name) if part]
-        _refuse_foreign(parts)
         namespace = [part for part in (catalog, schema) if part]
-        if len(namespace) > 1 and namespace[0].lower() in _CATALOGS:
+        if len(namespace) > 1 and namespace[0].lower() in CATALOGS:
             del namespace[0]
+        if [part.lower() for part in namespace] == [information_schema.NAMESPACE]:
+            namespace = [information_schema.NAMESPACE]
+            if name.lower() not in information_schema.TABLES or ref["at_clause"]:
+                raise ForbiddenSql(f"{'.'.join(parts)} cannot be queried", hint=_INFORMATION)
+        else:
+            _refuse_foreign(parts)
         can_leave_out = can_leave_out and not ref["sample"] and not ref["column_name_alias"]
         lower = tuple(part.lower() for part in parts)
         found = Found(ref, ".".join(namespace) or self.namespace, name, lower, can_leave_out)
@@ -354,5 +362,4 @@ def _handed_on(select_list: list[Node], scope: Scope) -> Names:
 def _refuse_foreign(parts: list[str]) -> None:
     names = [part.lower() for part in parts]
     if not _FOREIGN_SCHEMAS.isdisjoint(names[:-1]) or names[-1] in _FOREIGN_TABLES:
-        hint = "GET /v1/tables lists the tables, and /v1/tables/{namespace}/{table}/schema their columns"
-        raise ForbiddenSql(f"{'.'.join(parts)} is no table of the lake", hint=hint)
+        raise ForbiddenSql(f"{'.'.join(parts)} is no table of the lake", hint=_INFORMATION)

@@ -128,6 +128,11 @@ class Tail:
         """By its plain name."""
         return self._tables.get(name)
 
+    def names(self) -> list[str]:
+        """Of the tables that have changes here, plainly."""
+        with self._lock:
+            return list(self._tables)
+
     def cut(self, start: Position, end: Position) -> Cut:
         """The part from where the tables end, up to here."""
         with self._lock:

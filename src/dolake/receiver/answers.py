@@ -97,7 +97,7 @@ class Answers:
             correlation_id=correlation_id,
             sequence_number=number,
             reason=reason,
-            error_message=_words_of(error),
+            error_message=str(error),
             should_retry=should_retry,
             retry_delay_ms=retry_delay_ms if should_retry and expected is UNSET else UNSET,
             max_size=error.size_max if isinstance(error, TooLarge) else UNSET,
@@ -171,8 +171,3 @@ def reason_of(error: DoLakeError, *, is_closing: bool) -> NackReason:
 
 def _or_unset(value: int | None) -> int | UnsetType:
     return UNSET if value is None else value
-
-
-def _words_of(error: DoLakeError) -> str:
-    place = error.path.removeprefix("$").removeprefix(".") if isinstance(error, MessageValidationError) else ""
-    return f"{place}: {error}" if place else str(error)

@@ -50,7 +50,7 @@ from dolake.wire.messages import (
     HeartbeatMessage,
     check_events,
     decode_head,
-    decode_received,
+    read_received,
     stream_of,
 )
 from dolake.wire.session import Session
@@ -279,7 +279,7 @@ class Connection:
         try:
             self._admit(len(data))
             admission.check_fits_journal(data, self._receiver.settings.current.journal)
-            message, kept = unpack_received(data) if is_binary else (decode_received(data), data)
+            message, kept = unpack_received(data) if is_binary else read_received(data)
         except DoLakeError as error:
             head = unpack_head(data) if is_binary else decode_head(data)
             if head.is_batch:

@@ -16,7 +16,17 @@ from aiohttp import web
 import dolake
 from dolake.catalog import rest as catalog_rest
 from dolake.catalog.rest import MethodNotAllowed, Unprocessable
-from dolake.errors import DoLakeError, Forbidden, InvalidInput, NotFound, RateLimited, Unauthorized, Unavailable
+from dolake.errors import (
+    DoLakeError,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    RateLimited,
+    Unauthorized,
+    Unavailable,
+    UnknownTable,
+)
+from dolake.identity.request import grant_of
 from dolake.query import rest as query_rest
 from dolake.query import rows_rest
 from dolake.server import (
@@ -148,6 +158,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         kind = error.reason.lower().replace(" ", "_")
         return _error(error.status, error.reason, kind, hint, dict(error.headers))
     except DoLakeError as error:
+        if isinstance(error, UnknownTable):
+            error = await tables.with_closest_name(request.app[LAKE], error, grant_of(request))
         headers = {"Retry-After": "1"} if isinstance(error, Unavailable) else {}
         if isinstance(error, RateLimited):
             headers["Retry-After"] = limits.retry_after_s(error.retry_after_ms)

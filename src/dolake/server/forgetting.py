@@ -87,7 +87,11 @@ async def _known(lake: Lake, name: Name) -> str:
         )
     if table not in await lake.catalog.run(source_tables, lake.catalog):
         if table not in {plain_table_name(each) for each in lake.journal.tables}:
-            raise UnknownTable(f"Table does not exist: {name}", hint="only keys of tables of sources are forgotten")
+            raise UnknownTable(
+                f"Table does not exist: {name}",
+                table=plain_table_name(str(name)),
+                hint="only keys of tables of sources are forgotten",
+            )
         await _publish(lake, lake.journal.durable)
     return table
 

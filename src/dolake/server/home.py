@@ -18,9 +18,9 @@ import dolake
 from dolake.backup.base import refuse_unfinished
 from dolake.errors import Conflict, Damaged
 from dolake.journal.disk import Disk, write_file_atomically
+from dolake.wire.address import ADDRESS_FILE, ServerAddress
 
 LOCK_FILE = "server.lock"
-ADDRESS_FILE = "server.json"
 FORMAT_FILE = "format.json"
 FORMAT_VERSION = 2
 """What lies where in a home. The journal's segments, the catalog and the key index have versions of their own, which
@@ -80,9 +80,7 @@ class Home:
     def write_address(self, url: str, version: str, certificate_sha256: str | None = None) -> None:
         """Say where the server is reached, and by which certificate it is known; written once it is ready."""
         temporary = self.path / (ADDRESS_FILE + ".tmp")
-        address = {"pid": os.getpid(), "url": url, "version": version}
-        if certificate_sha256 is not None:
-            address["certificateSha256"] = certificate_sha256
+        address = ServerAddress(pid=os.getpid(), url=url, version=version, certificate_sha256=certificate_sha256)
         temporary.write_bytes(msgspec.json.encode(address))
         temporary.replace(self.path / ADDRESS_FILE)
 

@@ -131,7 +131,11 @@ class Quarantines:
         if plain_table_name(str(table)) not in names:
             found, _ = self._lake.catalog.store.snapshot([table, _quarantine_of(table)], skips_missing=True)
             if not found:
-                raise UnknownTable(f"Table does not exist: {table}", hint="GET /v1/quarantine lists those with entries")
+                raise UnknownTable(
+                    f"Table does not exist: {table}",
+                    table=plain_table_name(str(table)),
+                    hint="GET /v1/quarantine lists those with entries",
+                )
 
     # --- replay and drop ----------------------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ import msgspec
 from aiohttp import web
 
 from dolake.catalog import locations
-from dolake.catalog.base import CatalogStore, Name, Namespace, Page, Pointer
-from dolake.catalog.call import SEPARATOR, sent_text
+from dolake.catalog.base import SEPARATOR, CatalogStore, Name, Namespace, Page, Pointer
+from dolake.catalog.call import sent_text
 from dolake.catalog.catalog import Catalog
 from dolake.catalog.errors import NoSuchTable
 from dolake.catalog.history import (
@@ -41,6 +41,7 @@ from dolake.server.differences import columns_now, differences
 from dolake.server.lake import Lake
 from dolake.server.operations import LAKE, json_response
 from dolake.server.rollback import Rollbacks, Target
+from dolake.suggestions import with_suggestion
 from dolake.tables.layout import CHANGES_SUFFIX, OURS
 from dolake.tables.names import plain_table_name, split_table_name
 
@@ -226,7 +227,7 @@ def _load(lake: Lake, name: Name) -> Json:
         hint = "GET /v1/tables lists them"
         if _is_durable(lake, name):
             hint = "its changes are durable, but it is not published yet: wait a moment, or POST /flush"
-        raise UnknownTable(f"Table does not exist: {name}", hint=hint) from None
+        raise UnknownTable(f"Table does not exist: {name}", table=plain_table_name(str(name)), hint=hint) from None
 
 
 def _source_of(lake: Lake, name: Name, target: Target) -> str:
@@ -257,6 +258,17 @@ def _is_durable(lake: Lake, name: Name) -> bool:
     return any(plain_table_name(each) == plain_table_name(str(name)) for each in lake.journal.tables)
 
 
+async def with_closest_name(lake: Lake, error: UnknownTable, grant: Grant) -> UnknownTable:
+    """The error about a table that is not there, with the closest name that the caller sees."""
+    return with_suggestion(error, await lake.catalog.run(_names_seen, lake, grant)) if error.table else error
+
+
+def _names_seen(lake: Lake, grant: Grant) -> list[str]:
+    published = (plain_table_name(str(each.name)) for each in lake.catalog.store.pointers() if each.kind == "table")
+    durable = (plain_table_name(each) for each in lake.journal.tables)
+    return [each for each in {*published, *durable} if grant.sees_table(each)]
+
+
 # --- what requests say -----------------------------------------------------------------------------------------------
 
 
@@ -269,7 +281,9 @@ def table_in(request: web.Request) -> Name:
     levels = namespace.split(SEPARATOR if SEPARATOR in namespace else ".")
     name = locations.check_name(Name(tuple(levels), table))
     if not grant_of(request).sees(name.namespace):
-        raise UnknownTable(f"Table does not exist: {name}", hint="GET /v1/tables lists them")
+        raise UnknownTable(
+            f"Table does not exist: {name}", table=plain_table_name(str(name)), hint="GET /v1/tables lists them"
+        )
     return name
 
 

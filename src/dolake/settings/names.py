@@ -11,7 +11,6 @@ To layers.py, which looks names up here. Promise: no spelling means two settings
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from msgspec import NODEFAULT
 from msgspec.structs import fields
 
 from dolake.settings.schema import Settings
+from dolake.suggestions import closest
 
 PREFIX = "DOLAKE_"
 NOT_SETTINGS = frozenset(
@@ -98,7 +98,7 @@ def closest_spelling(spelt: str) -> str:
     """The name that was probably meant, or an empty string."""
     # `port` is too short to look like `server_port`, but it can only mean that.
     same = [setting.key for setting in SETTINGS.values() if spelt in (setting.name, camel(setting.name))]
-    return same[0] if same else _alike(spelt, BY_SPELLING)
+    return same[0] if same else closest(spelt, BY_SPELLING)
 
 
 def closest_variable(name: str) -> str:
@@ -106,13 +106,8 @@ def closest_variable(name: str) -> str:
     word = name.removeprefix(PREFIX)
     same = [setting.environment_name for setting in SETTINGS.values() if setting.name == word.lower()]
     known = {known.removeprefix(PREFIX) for known in (*BY_ENVIRONMENT_NAME, *NOT_SETTINGS)}
-    found = _alike(word, known)
+    found = closest(word, known)
     return same[0] if same else found and PREFIX + found
-
-
-def _alike(word: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(word, sorted(known), n=1)
-    return found[0] if found else ""
 
 
 def describe_allowed(shape: msgspec.inspect.Type, declared: Any) -> str:

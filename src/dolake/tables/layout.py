@@ -74,7 +74,7 @@ def changes_schema(columns: Columns) -> Json:
 def columns_of(schema: Json) -> Columns:
     """The source's columns of a state table or a changes table, as Iceberg has them now."""
     return tuple(
-        Field(field["name"], _type_of(field["type"]))
+        Field(field["name"], type_of(field["type"]))
         for field in schema["fields"]
         if source_name(field["name"]) is not None and is_known(field["type"])
     )
@@ -132,9 +132,10 @@ def _type(type_: Type, ids: Any) -> Any:
             return type_
 
 
-def _type_of(type_: Any) -> Type:
+def type_of(type_: Any) -> Type:
+    """An Iceberg type as it is in metadata; for those that is_known."""
     if isinstance(type_, str):
         return type_
     if type_["type"] == "list":
-        return ListType(_type_of(type_["element"]))
-    return StructType(tuple(Field(field["name"], _type_of(field["type"])) for field in type_["fields"]))
+        return ListType(type_of(type_["element"]))
+    return StructType(tuple(Field(field["name"], type_of(field["type"])) for field in type_["fields"]))

@@ -29,9 +29,9 @@ from dolake.wire.messages import (
     ServerMessage,
     as_validation_error,
     decode_json_batch,
-    decode_received,
     encode,
     head_of,
+    read_received,
 )
 
 
@@ -84,7 +84,7 @@ def unpack_received(data: bytes) -> tuple[ReceivedMessage, bytes]:
     if isinstance(message.events, Columns):
         return columns_batch(ColumnBatch(events=message.events, **head)), data
     payload = _as_json(_PlainBatch(events=message.events, **head))
-    return decode_received(payload), payload
+    return read_received(payload)
 
 
 def unpack_head(data: bytes) -> MessageHead:

@@ -316,6 +316,21 @@ def decode_received(data: bytes) -> ReceivedMessage:
     return message
 
 
+def read_received(data: bytes) -> tuple[ReceivedMessage, bytes]:
+    """The message of a text frame, and the bytes to keep of it. `check_events` is next.
+
+    A `rowId` that is a whole number means its text. Such a batch is written anew with texts, so that what is kept has
+    one form; only a batch that has one pays for that.
+    """
+    try:
+        return decode_received(data), data
+    except MessageValidationError as error:
+        if not _KEY_PATH.fullmatch(error.path):
+            raise
+    kept = _with_text_keys(data)
+    return decode_received(kept), kept
+
+
 def decode_server_message(data: bytes | str) -> ServerMessage:
     """What the client uses to read an ack, a nack or a status."""
     try:
@@ -331,8 +346,7 @@ def decode_json_batch(payload: bytes) -> RawBatch:
 
 def validate_client_message(data: bytes | str | Mapping[str, Any]) -> ClientMessage:
     """Check any client message in full, by the receiver's own rules; raises MessageValidationError."""
-    raw = _as_json(data)
-    received = decode_received(raw)
+    received, raw = read_received(_as_json(data))
     if isinstance(received, BatchMessage):
         check_events(received)
     message: ClientMessage = _checked(_decode_client, raw)
@@ -422,6 +436,48 @@ def _checked(decode: Any, data: bytes) -> Any:
         return decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise as_validation_error(error) from None
+
+
+_KEY_PATH = re.compile(r"\$\.events\[\d+\]\.(rowId|metadata\.previousRowId)")
+
+
+class _AnyKeyEvent(Struct, rename="camel", kw_only=True, omit_defaults=True):
+    """An event whose key may be a whole number; all else is looked at when the batch is read again."""
+
+    sequence: Raw | UnsetType = UNSET
+    timestamp: Raw | UnsetType = UNSET
+    operation: Raw | UnsetType = UNSET
+    table: Raw | UnsetType = UNSET
+    row_id: str | int
+    before: Raw | UnsetType = UNSET
+    after: Raw | UnsetType = UNSET
+    metadata: Raw | UnsetType = UNSET
+
+
+class _AnyKeyBatch(BatchHead, tag="cdc_batch"):
+    events: Annotated[list[_AnyKeyEvent], Meta(max_length=EVENTS_MAX)]
+
+
+_decode_any_keys = msgspec.json.Decoder(_AnyKeyBatch).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_WHOLE = re.compile(rb"-?\d+")
+
+
+def _with_text_keys(data: bytes) -> bytes:
+    """The same batch with each whole number that is a key as its text."""
+    batch = _checked(_decode_any_keys, data)
+    for event in batch.events:
+        event.row_id = str(event.row_id)
+        if event.metadata is not UNSET and b"previousRowId" in bytes(event.metadata):
+            event.metadata = _with_text_key(event.metadata)
+    return encode(batch)
+
+
+def _with_text_key(metadata: Raw) -> Raw:
+    fields = _checked(_decode_fields, bytes(metadata))
+    if (previous := fields.get("previousRowId")) is not None and _WHOLE.fullmatch(bytes(previous)):
+        fields["previousRowId"] = Raw(b'"' + bytes(previous) + b'"')
+    return Raw(encode(fields))
 
 
 _ERROR_LENGTH_MAX = 300
