@@ -127,7 +127,7 @@ def _were_shards(path: Path, choice: Choice, view: LakeView) -> bool:
 
 def _plan(store: Store, choice: Choice, view: LakeView) -> Plan:
     known_head = store.head()
-    head = known_head or Head(FORMAT, "", "")
+    head = known_head or Head(FORMAT, "", "", patterns=installation.format_1_patterns(store) or ["*"])
     before = head.patterns, head.excluded, head.masks
     head.patterns = list(choice.tables) if choice.tables is not None else head.patterns
     head.excluded = list(choice.exclude) if choice.exclude is not None else head.excluded

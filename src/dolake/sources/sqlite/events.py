@@ -324,6 +324,9 @@ class Translator:
                 tables[name].shape = words["shape"]
                 if tables[name].phase == COPYING:
                     tables[name].copy_again()
+            case "triggers" if name in tables:  # of format 1, replaced by today's
+                tables[name].shape = words["shape"]
+                self._sample(name)
             case "copy" if name in tables:
                 self.copy_again(name)
             case "repaired":
@@ -408,6 +411,15 @@ class Translator:
         for key in keys:
             self.sequence += 1
             changes.append(Change(reader.table, "DELETE", key, None, None, None, self.sequence, at_ms))
+        return changes
+
+    def dropped(self, tables: Sequence[str], at_ms: int) -> list[Change]:
+        """Tables of the lake that the file, as it was restored, has not."""
+        changes: list[Change] = []
+        for table in () if self._is_shared else tables:
+            self.sequence += 1
+            metadata = {"ddl": {"action": "drop"}}
+            changes.append(Change(table, "DELETE", "-", metadata=metadata, sequence=self.sequence, timestamp_ms=at_ms))
         return changes
 
     def emptied(self, shape_id: int, at_ms: int) -> Change:

@@ -83,21 +83,26 @@ class SqliteSource:
         state = resumed.state
         self._translator.masks, self._translator.mask_secret = self._head.masks, self._head.identity
         self._translator.begin(state, standing.epoch, standing.durable_sequence)
+        lost: list[str] = []
         if resumed.reason:
             logger.warning(
                 "all tables are copied again", extra={"reason": resumed.reason, "file": str(self._store.path)}
             )
+            before = resumed.before.tables if resumed.before else {}
             for name, shape_id in self._head.tables.items():
-                state.tables[name] = TableState(shape_id, self._translator.table_name(name))
+                lake = before[name].lake if name in before else self._translator.table_name(name)
+                state.tables[name] = TableState(shape_id, lake)
                 self._translator.copy_again(name)
+            lost = [each.lake for name, each in before.items() if not self._store.has_table(name)]
         for name, table in state.tables.items():
             table.lake = table.lake or self._translator.table_name(name)
         state.identity, state.instance = self._head.identity, self._head.instance
         state.host, state.path = socket.gethostname(), str(self._store.path.resolve())
         self._maker = PieceMaker(dict(standing.state))
         self._pieces.clear()
-        if self._maker.is_changed(state):
-            self._pieces.append(self._maker.cut((), state))
+        dropped = self._translator.dropped(lost, _now_ms())
+        if dropped or self._maker.is_changed(state):
+            self._pieces.append(self._maker.cut(dropped, state))
         self._acked = state.place.outbox
         self._may_have_more = True
         return Resumption(resumed.reason)
