@@ -43,6 +43,11 @@ def enable(
             head.instance = _new_id()
         if stream is not None:
             head.stream = stream
+        check_choice(
+            db,
+            tables=[each for each in tables or () if each not in head.patterns],
+            exclude=[each for each in exclude or () if each not in head.excluded],
+        )
         if tables is not None:
             head.patterns = list(tables)
         if exclude is not None:
@@ -50,7 +55,6 @@ def enable(
         masked_before = head.masks
         if masks is not None:
             head.masks = dict(masks)
-        check_choice(db, head)
         known = set(head.tables)
         follow_schema(store, head)
         for table in sorted(_masked_otherwise(masked_before, head.masks) & known & set(head.tables)):
@@ -75,11 +79,14 @@ def _head_for(store: Store) -> Head:
     return Head(FORMAT, _new_id(), _new_id())
 
 
-def check_choice(db: sqlite3.Connection, head: Head) -> None:
-    """A name that is no table's is a mistake, and not a wish to follow nothing."""
+def check_choice(db: sqlite3.Connection, *, tables: Sequence[str], exclude: Sequence[str]) -> None:
+    """A new name that is no table's is a mistake, and not a wish to follow nothing.
+
+    One that was chosen before may be of a table that the application has dropped since.
+    """
     everything, left_out = list_tables(db, ["*"])
     names = [*everything, *(reason.partition(":")[0] for reason in left_out)]
-    for option, patterns in (("--tables", head.patterns), ("--exclude", head.excluded)):
+    for option, patterns in (("--tables", tables), ("--exclude", exclude)):
         for pattern in patterns:
             if pattern != "*" and not any(is_wanted(name, [pattern]) for name in names):
                 raise _unknown(option, pattern, names)

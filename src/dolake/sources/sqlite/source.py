@@ -239,6 +239,7 @@ class SqliteSource:
     def _read_head(self) -> None:
         self._head_text = self._store.head_text()
         self._head = self._store.head_of(self._head_text) or self._head
+        self._translator.masks = self._head.masks
 
     # --- a file that became another under us ------------------------------------------------------------------------
 
