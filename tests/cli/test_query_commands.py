@@ -31,6 +31,7 @@ from tests.support.answering_lake import (
     answering_lake_in_a_thread,
     arrow_answer,
     arrow_bytes,
+    json_answer,
     plain_answer,
     refusal,
 )
@@ -81,6 +82,21 @@ def test_an_answer_is_shown_as_a_table_and_its_facts_beside_it(lake: AnsweringLa
     assert "3 rows in" in answer.stderr
     assert "position 1,200, 12 ms old; 3 files read, 9 left out, 14 rows from the journal" in answer.stderr
     assert lake.bodies()[0]["limit"] == 1000
+
+
+def test_a_table_of_few_rows_does_not_wait_for_pyarrow(lake: AnsweringLake) -> None:
+    lake.answers["POST /v1/query"] = json_answer([{"id": 2**60, "total": "1.50"}], id="BIGINT", total="DECIMAL(10,2)")
+    script = (
+        "import sys; from dolake.cli import main; sys.argv[0] = 'dolake'\ntry: main()\nfinally: print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", script, "query", "SELECT * FROM orders", "--url", lake.url]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert lake.bodies()[0]["format"] == "json"
+    *shown, modules = answer.stdout.splitlines()
+    assert shown[-1].split() == [str(2**60), "1.50"]
+    assert not {"pyarrow", "duckdb", "rich.progress"} & set(modules.split())
+    invoke_on(lake, "query", "SELECT * FROM orders", "--limit", 1_001)
+    assert lake.bodies()[1]["format"] == "arrow"
 
 
 def test_json_has_every_value_in_full(lake: AnsweringLake) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import psutil
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
+from dolake.client import connect
 from dolake.pipeline.classes import archive_of
 from dolake.pipeline.java import find_java
 from tests.support.aio import run
@@ -159,6 +161,22 @@ async def test_senders_hear_when_their_changes_are_in_the_tables(lake: ServerPro
     assert status_of(lake)["journal"]["consumers"]["pipeline"] == status_of(lake)["committedPosition"]
 
 
+async def test_states_of_sources_hold_up_neither_publishes_nor_queries(
+    lake: ServerProcess, catalog: RestCatalog
+) -> None:
+    async with connect(lake.url, source="stateful") as client:
+        for number in (1, 2):
+            await client.send([insert("stateful", str(number), n=number)], source_state={"at": number})
+            behind = (await client.send_state({"at": None, "behind": number})).position
+            count = await client.query("SELECT count(*) AS n FROM stateful", min_position=behind)
+            assert [row["n"] for row in count.rows] == [number]
+            _, published = await asyncio.to_thread(lake.get, "/flush", method="POST")
+            assert published["committedPosition"] == published["durablePosition"] == behind
+        assert client.source_state == {"behind": 2}
+    assert set(await asyncio.to_thread(rows_of, catalog, "default.stateful")) == {"1", "2"}
+    assert status_of(lake)["buffer"]["eventCount"] == 0
+
+
 def test_a_warehouse_that_cannot_be_written_opens_the_breaker_and_heals_by_itself(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
@@ -258,6 +276,11 @@ def test_a_pipeline_that_dies_with_one_of_the_two_tables_made_or_grown_is_not_st
     assert [row["new"] for row in changes_of(catalog, "default.growing")] == [None, None, {"x": 1}]
 
 
+async def _tell_a_state(url: str) -> None:
+    async with connect(url, source="idle") as client:
+        await client.send_state({"at": 1})
+
+
 def test_spark_sleeps_when_nothing_comes_and_wakes_with_the_first_change_for_all_that_came_meanwhile(
     lake: ServerProcess, catalog: RestCatalog
 ) -> None:
@@ -269,6 +292,10 @@ def test_spark_sleeps_when_nothing_comes_and_wakes_with_the_first_change_for_all
     wait_for(lambda: status_of(lake)["pipeline"]["state"] == "sleeping", "Spark sleeps")
     wait_for(lambda: not children_of(lake, "dolake.pipeline"), "its process has ended")
     lake.get("/v1/config", method="PATCH", body={"pipelineIdleMs": 3_600_000})
+    run(_tell_a_state(lake.url))
+    assert status_of(lake)["pipeline"]["state"] == "sleeping", "a state alone wakes nobody"
+    lake.flush()
+    assert status_of(lake)["pipeline"]["state"] == "sleeping", "nor does a wish to publish it"
     send(lake.url, insert("sleeper", "1", n=1))  # and while Spark starts, the rest
     count = 45_000
     send(

@@ -17,7 +17,7 @@ from dolake.cli.address import HomeOption, UrlOption, lake_at
 from dolake.cli.moments import moment_of
 from dolake.cli.showing import Format
 from dolake.client import Plan, QueryResult
-from dolake.client.sync import LakeClient
+from dolake.client.sync import LakeClient, prefer_json
 from dolake.errors import InvalidInput
 
 TABLE_ROWS = 1_000
@@ -61,6 +61,8 @@ def query(
             show_plan(lake.plan(statement, **asked), form)
         elif form == "table":
             limit = TABLE_ROWS if limit is None else limit
+            if limit <= TABLE_ROWS:
+                prefer_json(lake)
             show_answer(lambda: lake.query(statement, **asked, limit=limit, timeout=timeout, engine=engine))
         else:
             _write(lake, form, statement, asked | {"limit": limit, "timeout": timeout, "engine": engine})

@@ -44,6 +44,13 @@ class FilesRead(msgspec.Struct, frozen=True, rename="camel"):
     pruned: int = 0
 
 
+class CopiedRows(msgspec.Struct, frozen=True, rename="camel"):
+    """How far the copy of a table is; `total` is about how many rows there are."""
+
+    copied: int = 0
+    total: int = 0
+
+
 class Freshness(msgspec.Struct, frozen=True, rename="camel"):
     """How fresh an answer is, and what was read for it."""
 
@@ -56,6 +63,8 @@ class Freshness(msgspec.Struct, frozen=True, rename="camel"):
     files: FilesRead = FilesRead()
     tail_rows: int = 0
     as_of: datetime | None = None
+    copying: dict[str, CopiedRows] = {}
+    """Tables whose copy is not complete yet: the answer lacks rows of them."""
 
 
 class Notes(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

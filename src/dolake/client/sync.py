@@ -162,6 +162,11 @@ def http_of(client: Reading) -> Http:
     return client._lake._http
 
 
+def prefer_json(client: Reading) -> None:
+    """Let answers come as JSON: for a command that shows a few rows, and would wait longer for pyarrow to load."""
+    client._lake._has_arrow = False
+
+
 class LakeClient(Reading):
     """One lake, and one stream of changes to it. Made by connect(); it sends inside `with`, and asks without it too."""
 

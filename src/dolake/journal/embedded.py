@@ -181,8 +181,9 @@ class EmbeddedJournal:
             dedup.reset_for_epoch(self.admitted(batch.stream), batch)
             point = self.admitted(batch.stream)
             if not self.is_deduplicating or dedup.is_new(point, batch):
-                self._check_states(point, batch)
-                return self._enqueue(batch, duplicate_count, loop)
+                after = point.after(batch)
+                self._check_states(point, after, batch)
+                return self._enqueue(batch, after, duplicate_count, loop)
             if pending := self._pending.get(batch.stream):
                 # Part of this batch is on its way to the disk: say «duplicate» only when that has arrived.
                 await asyncio.wait([pending.done])
@@ -296,11 +297,11 @@ class EmbeddedJournal:
         for span in spans:
             yield from self._reader.read_at(span.segment, span.offset, span.end, with_states=with_states)
 
-    def _check_states(self, point: StreamPoint, batch: Batch) -> None:
+    def _check_states(self, point: StreamPoint, after: StreamPoint, batch: Batch) -> None:
         """Refuse a patch that makes a state, or all of them together, larger than a checkpoint should carry."""
         if not batch.source_state:
             return
-        state = point.after(batch).state
+        state = after.state
         check_size(state)
         if len(state) <= len(point.state):
             return
@@ -312,12 +313,14 @@ class EmbeddedJournal:
                 hint=f"one lake keeps at most {STATES_MAX_BYTES} bytes of them; remove keys with null",
             )
 
-    def _enqueue(self, batch: Batch, duplicate_count: int, loop: asyncio.AbstractEventLoop) -> Ticket:
+    def _enqueue(
+        self, batch: Batch, after: StreamPoint, duplicate_count: int, loop: asyncio.AbstractEventLoop
+    ) -> Ticket:
         meta = record.meta_of(batch)
         size = record.size_of(meta, batch.payload)
         form, flags = record.form_of(batch.payload), record.flags_of(batch.payload)
         entry = Entry(batch, meta, size, duplicate_count, self._era, loop, loop.create_future(), form, flags)
-        self._admitted[batch.stream] = self.admitted(batch.stream).after(batch)
+        self._admitted[batch.stream] = after
         self._pending[batch.stream] = entry
         self.in_flight_bytes += size
         self._writer.submit(entry)

@@ -163,6 +163,7 @@ class Record:
     payload: bytes
     form: Form = Form.UNSAID
     flags: Flag = _ALL_FLAGS
+    """What a change of it may carry; of a record of format 1 found in its payload."""
     source_state: bytes = b""
     idempotency_key: str = ""
 
@@ -279,6 +280,7 @@ def decode_batch(header: Header, body: memoryview) -> Record:
             f"the batch at position {header.position} has payload form {header.form}, which this release does not read",
             hint="use the DoLake release that wrote it, or a newer one",
         )
+    payload = bytes(body[header.meta_length : header.body_length])
     return Record(
         position=header.position,
         change_count=header.change_count,
@@ -289,9 +291,9 @@ def decode_batch(header: Header, body: memoryview) -> Record:
         sequence_first=meta.sequence_first,
         sequence_last=meta.sequence_last,
         tables=meta.tables,
-        payload=bytes(body[header.meta_length : header.body_length]),
+        payload=payload,
         form=Form(header.form),
-        flags=Flag(header.flags) if header.form else _ALL_FLAGS,
+        flags=Flag(header.flags) if header.form else flags_of(payload),
         source_state=meta.source_state,
         idempotency_key=meta.idempotency_key,
     )

@@ -15,7 +15,7 @@ import msgspec
 
 from dolake.changes import StreamId
 from dolake.journal.reader import JournalReader, Place
-from dolake.journal.record import Record
+from dolake.journal.record import Flag, Record
 from dolake.positions import Position
 from dolake.tables.names import plain_table_name
 from dolake.wire.binary import decode_raw_batch
@@ -23,7 +23,6 @@ from dolake.wire.messages import Ddl, EventMetadata, RawEvent
 
 logger = logging.getLogger(__name__)
 
-_MARK, _DDL_MARK, _UNCHANGED_MARK = b'"transactionId"', b'"ddl"', b'"unchanged"'
 _SLICE_EVENTS_MIN = 20_000
 _decode_metadata = msgspec.json.Decoder(EventMetadata).decode
 
@@ -103,12 +102,12 @@ class _Walk:
         self.event_count += record.change_count
         self.byte_count += len(record.payload)
         self.tables.update(map(plain_table_name, record.tables))
-        self.has_unchanged |= may_say(_UNCHANGED_MARK, record.payload)
+        self.has_unchanged |= Flag.UNCHANGED in record.flags
         self._look_for_ddl(record, start)
         self._follow_transactions(record)
 
     def _look_for_ddl(self, record: Record, start: Position) -> None:
-        if not may_say(_DDL_MARK, record.payload):
+        if Flag.DDL not in record.flags:
             return
         for at, event in enumerate(decode_raw_batch(record.payload).events, record.position):
             metadata = metadata_of(event) if at >= start else None
@@ -118,7 +117,7 @@ class _Walk:
 
     def _follow_transactions(self, record: Record) -> None:
         """Its stream's next change with another transaction, or without one, ends the last one."""
-        if not may_say(_MARK, record.payload):
+        if Flag.TRANSACTION not in record.flags:
             self.open.pop(record.stream, None)
             return
         for at, event in enumerate(decode_raw_batch(record.payload).events, record.position):

@@ -18,6 +18,7 @@ import pyarrow as pa
 from dolake.errors import InvalidSql, UnknownTable
 from dolake.identity.grants import EVERYTHING, Grant
 from dolake.pipeline.sql_link import Scan
+from dolake.query.copying import copying_in, warnings_of
 from dolake.query.diff import diff_sql, side_of
 from dolake.query.engine import Engine, Params, Running
 from dolake.query.guard import parse
@@ -131,7 +132,10 @@ def answer(parts: Parts, question: Question, settings: QuerySettings, form: Form
         with _running(parts, bound, way, question, rows_max, job, found.view.overlays) as (running, way):
             freshness = found.view.freshness() | {"files": bound.reading.files}
             freshness |= {"engine": way.engine, "engineReason": way.reason}
-            told = Answer(job.id, running.columns, freshness, found.warnings, job.started_s)
+            copying = copying_in(found.statement.references, job.copying)
+            freshness |= {"copying": copying} if copying else {}
+            warnings = [*found.warnings, *warnings_of(copying)]
+            told = Answer(job.id, running.columns, freshness, warnings, job.started_s)
             job.tell({"Content-Type": CONTENT_TYPES[form], **_notes(form, freshness)})
             for piece in _pieces(told, running, form, rows_max):
                 job.give(piece)

@@ -60,6 +60,8 @@ class Job:
     state: State = "queued"
     has_turn: bool = False
     """Whether it counts as one of those that run; the loop alone says so."""
+    copying: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Tables that a source had not copied completely when this was asked."""
     progress: tuple[int, int] | None = None
     """Of one that Spark is at: tasks that are done, of those that are known."""
     started_s: float = field(default_factory=time.monotonic)

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from dolake.changes import StreamId
 from dolake.errors import Unavailable
 from dolake.journal.reader import JournalReader, Place
-from dolake.journal.record import Record
-from dolake.pipeline.cut import may_say, metadata_of
+from dolake.journal.record import Flag, Record
+from dolake.pipeline.cut import metadata_of
 from dolake.positions import Position
-from dolake.query.transactions import MARK, Transactions
+from dolake.query.transactions import Transactions
 from dolake.tables.layout import CLEARING, DDL_OPERATIONS
 from dolake.tables.names import plain_table_name
 from dolake.wire.binary import decode_raw_batch
@@ -37,7 +37,7 @@ Key = tuple[str, str]
 _BLOCK_CHANGES = 2_000
 _ASKED_S = 60.0
 _MET_MAX_BYTES = 4 * 1024 * 1024
-_MARKS = (MARK, b'"previousRowId"', b'"ddl"')
+_ODD = Flag.TRANSACTION | Flag.PREVIOUS_KEY | Flag.DDL
 
 
 class KeyChange(NamedTuple):
@@ -212,7 +212,7 @@ class KeyTail:
         assert self._end is not None
         wanted = {name: plain for name in record.tables if (plain := plain_table_name(name)) in self._asked_s}
         heads = decode_heads(record.payload)
-        events = decode_raw_batch(record.payload).events if heads.has_metadata and _is_odd(record.payload) else None
+        events = decode_raw_batch(record.payload).events if heads.has_metadata and record.flags & _ODD else None
         self._transactions.follow(record, events or [])
         first = max(self._end - record.position, 0)
         self._end = record.end
@@ -238,11 +238,6 @@ class KeyTail:
         block.end = record.end
         block.change_count += record.change_count
         block.byte_count += len(record.payload)
-
-
-def _is_odd(payload: bytes) -> bool:
-    """Whether metadata here may say more than a change of one row."""
-    return any(may_say(mark, payload) for mark in _MARKS)
 
 
 def _note_odd(block: _Block, ids: dict[str, set[str]], wanted: dict[str, str], changes: list[KeyChange]) -> None:

@@ -34,6 +34,7 @@ from dolake.errors import (
 )
 from dolake.identity.grants import to_header
 from dolake.identity.request import grant_of
+from dolake.query.copying import COPYING_HEADER
 from dolake.query.question import CONTENT_TYPES, Format
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class Process(Protocol):
 
 
 PROCESS: web.AppKey[Callable[[], Process]] = web.AppKey("query_process")
+COPYING: web.AppKey[Callable[[], str]] = web.AppKey("copying")
+"""Which tables are being copied, as a header; empty where none is."""
 
 
 async def query(request: web.Request) -> web.StreamResponse:
@@ -123,6 +126,8 @@ async def pass_on(request: web.Request, method: str, path: str, body: bytes) -> 
     """Ask the query process, and give back what it says."""
     headers = {name: request.headers[name] for name in _TOLD if name in request.headers}
     headers[GRANT_HEADER] = to_header(grant_of(request))
+    if copying := request.app[COPYING]():
+        headers[COPYING_HEADER] = copying
     try:
         async with (
             request.app[PROCESS]().asking() as session,

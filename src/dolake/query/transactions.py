@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dolake.changes import StreamId
-from dolake.journal.record import Record
-from dolake.pipeline.cut import may_say, metadata_of
+from dolake.journal.record import Flag, Record
+from dolake.pipeline.cut import metadata_of
 from dolake.positions import Position
 from dolake.wire.messages import RawEvent
-
-MARK = b'"transactionId"'
 
 
 @dataclass(slots=True)
@@ -37,7 +35,7 @@ class Transactions:
 
     def follow(self, record: Record, events: list[RawEvent]) -> None:
         """Note what this record begins and ends. Without `events`: one whose changes say nothing of transactions."""
-        if not events or not may_say(MARK, record.payload):
+        if not events or Flag.TRANSACTION not in record.flags:
             self._end(record.stream, record.position + 1)
             return
         for at, event in enumerate(events, record.position):

@@ -21,11 +21,13 @@ import msgspec
 from aiohttp import web
 
 from dolake.errors import Conflict, DoLakeError, NotFound, QueryUnavailable
-from dolake.identity.grants import EVERYTHING, Grant, from_header
+from dolake.identity.grants import EVERYTHING, Grant
+from dolake.identity.grants import from_header as grant_from_header
 from dolake.query import answering
 from dolake.query.announcing import decode_check_wanted, decode_pages_wanted
 from dolake.query.answering import Parts
 from dolake.query.changes import Changes
+from dolake.query.copying import COPYING_HEADER, from_header
 from dolake.query.job import Job, Work
 from dolake.query.question import DiffQuestion, PlanQuestion, Question, read_body
 from dolake.query.reader import LakeReader
@@ -150,6 +152,7 @@ class Worker:
         stop = Stop(min(wanted_ms, self.settings.timeout_max_ms))
         job = Job(sql, stop, request.headers[QUERY_ID]) if QUERY_ID in request.headers else Job(sql, stop)
         job.owner = _grant_of(request).id
+        job.copying = from_header(request.headers.get(COPYING_HEADER))
         request[_ID] = job.id
         await self._begin(job, work)
         try:
@@ -258,7 +261,7 @@ class Worker:
 def _grant_of(request: web.Request) -> Grant:
     """Whose question it is; the server's own come without."""
     told = request.headers.get(GRANT_HEADER)
-    return EVERYTHING if told is None else from_header(told)
+    return EVERYTHING if told is None else grant_from_header(told)
 
 
 def _bound(settings: QuerySettings) -> int:

@@ -42,6 +42,7 @@ from dolake.server import (
     tiers,
 )
 from dolake.server.auth import BASE_PATH, DOORKEEPER, authenticate
+from dolake.server.copying import CopyingTables
 from dolake.server.door import Door, DoorRunner
 from dolake.server.lake import Lake
 from dolake.server.openapi import openapi
@@ -80,6 +81,7 @@ def build_app(lake: Lake) -> web.Application:
     app[DOORKEEPER] = lake.doorkeeper
     app[BASE_PATH] = lake.settings.current.server.base_path
     app[query_rest.PROCESS] = lake.query_process
+    app[query_rest.COPYING] = CopyingTables(lambda: lake.journal.points()).header
     app[subscriptions.SUBSCRIPTIONS] = lake.open_feeds
     for base in dict.fromkeys(("", lake.settings.current.server.base_path)):
         app.router.add_get(base or "/", front_door)

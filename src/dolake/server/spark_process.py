@@ -159,6 +159,8 @@ class SparkProcess:
                 self._note_end(f"it cannot be started: {error}")
             if self._is_stopping or self.stats.state == "sleeping":
                 await self._until(self._has_work)
+                while await self._pass_states():
+                    await self._until(self._has_work)
                 continue
             if self._progress.flush_count > published_before:
                 delay_ms = self._settings.current.pipeline.retry_delay_ms
@@ -179,6 +181,16 @@ class SparkProcess:
                     await self._progress.wait_committed(self._progress.tail.durable)
         self._is_stopping = True
         self._wake.set()
+
+    async def _pass_states(self) -> bool:
+        """Move the position past states of sources, if nothing else is to be done: that needs no Spark."""
+        tail = self._progress.tail
+        if self._is_stopping or tail.change_count or self.jobs.orders:
+            return False
+        self._progress.publish_started()
+        await self._pass_gap(Reached(tail.durable))
+        self._progress.publish_ended()
+        return not tail.is_behind
 
     def _has_work(self) -> bool:
         """Whether a sleeping child is to be woken. States of sources alone can wait until a publish is asked for."""
@@ -394,7 +406,7 @@ class SparkProcess:
         start = self._progress.tail.committed
         if report.waiting_since_ms is None and report.position > start:
             publish = PublishedRow(start, report.position, self.stats.generation, self._clock_ms())
-            with contextlib.suppress(DoLakeError):
+            with contextlib.suppress(DoLakeError, sqlite3.Error):
                 await self._catalog.run(self._catalog.store.commit, [], publish)
                 self._catalog.on_published(report.position)
 
