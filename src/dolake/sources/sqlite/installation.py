@@ -102,7 +102,7 @@ def _unknown(option: str, pattern: str, names: Sequence[str]) -> InvalidInput:
 def repair(store: Store, head: Head) -> None:
     """Our table was dropped by another program, and the triggers fail: make it anew, and choose what was chosen."""
     with store.writing() as db:
-        if store.head_text() is not None:
+        if store.head() is not None:
             return
         remove(db)
         store.forget_shapes()

@@ -154,6 +154,7 @@ class SqliteSource:
             rows = self._events(first, upto)
             told = self._translator.tell(rows, open_transaction)
             self._pieces += self._maker.of_group(told, self._state, upto)
+            self._trimmer.note_size(self._maker.event_size)
         return upto == last
 
     def _events(self, first: int, last: int) -> list[Row]:
@@ -232,7 +233,10 @@ class SqliteSource:
 
     def _mend_missing_table(self) -> None:
         """Another program dropped our table: as long as our triggers are there, it cannot write."""
-        if self._store.head_text() is None and our_objects(self._store.db, "trigger"):
+        text = self._store.head_text()
+        if text == self._head_text or self._store.head_of(text) is not None:
+            return
+        if our_objects(self._store.db, "trigger"):
             repair(self._store, self._head)
             raise self._became_another("its outbox was dropped, and is made anew")
 
