@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from tools.duckdb_client import duck_on
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.own_lake]
 ROOT = Path(__file__).resolve().parents[2]
 _WAIT_S = 300.0
+_FOLLOW = re.compile(r"^\$ (dolake serve --follow ([\w.]+))(?= |$)", re.MULTILINE)
 _SERVE = re.compile(r"^(?:\$ |.*`)?(dolake serve(?: --home (?!/|HOME\b)([\w./-]+))?)(?= *(?:&|`|$))", re.MULTILINE)
 
 
@@ -64,16 +66,34 @@ def test_a_documented_start_publishes_from_an_empty_folder(command: str, home: s
     with typed(command, tmp_path, home) as url:
         with connect(url, source="shop") as lake:
             lake.send({"table": "orders", "operation": "INSERT", "rowId": "1", "after": {"id": 1, "item": "tea"}})
-        give_up_s = time.monotonic() + _WAIT_S
-        rows: list[tuple[int, str]] = []
-        while not rows:
-            assert time.monotonic() < give_up_s, (tmp_path / "said.txt").read_text()[-3_000:]
-            with duck_on(url) as duck, contextlib.suppress(duckdb.Error):  # the table is made with the first publish
-                rows = duck.execute("SELECT id, item FROM lake.default.orders").fetchall()
-            time.sleep(0.05)
-        assert rows == [(1, "tea")]
+        wait_for_rows(url, [(1, "tea")], tmp_path)
         with urllib.request.urlopen(f"{url}/health") as answer:  # noqa: S310 - a loopback address
             assert json.load(answer)["status"] == "ok"
+
+
+def test_the_readme_s_first_command_brings_a_sqlite_file_and_its_changes_into_duckdb(tmp_path: Path) -> None:
+    found = _FOLLOW.search((ROOT / "README.md").read_text())
+    assert found is not None
+    with contextlib.closing(sqlite3.connect(tmp_path / found[2])) as db:
+        db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
+        db.execute("INSERT INTO orders VALUES (1, 'tea')")
+        db.commit()
+        with typed(found[1], tmp_path, "dolake-home") as url:
+            wait_for_rows(url, [(1, "tea")], tmp_path)
+            db.execute("UPDATE orders SET item = 'cake'")
+            db.commit()
+            wait_for_rows(url, [(1, "cake")], tmp_path)
+
+
+def wait_for_rows(url: str, wanted: list[tuple[int, str]], folder: Path) -> None:
+    """Until DuckDB reads these rows from the Iceberg table."""
+    give_up_s = time.monotonic() + _WAIT_S
+    rows: list[tuple[int, str]] = []
+    while rows != wanted:
+        assert time.monotonic() < give_up_s, f"{rows}\n" + (folder / "said.txt").read_text()[-3_000:]
+        with duck_on(url) as duck, contextlib.suppress(duckdb.Error):  # the table is made with the first publish
+            rows = duck.execute("SELECT id, item FROM lake.default.orders").fetchall()
+        time.sleep(0.05)
 
 
 def test_the_documented_starts_are_found() -> None:

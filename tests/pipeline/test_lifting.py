@@ -42,7 +42,7 @@ def test_a_value_moves_to_its_column_and_what_still_does_not_fit_stays() -> None
         row(7.0, '{"_before":{"n":3.5}}', {"n": None, "m": 4}),
         row(rescued='{"n":4.5,"_before":{"m":"x","n":5.5}}', before={"n": None, "m": None}),
     )
-    found = lifted(rows, ["n"]).to_pylist()
+    found = lifted(rows, {"n": "double"}).to_pylist()
     assert [each["n"] for each in found] == [1.0, 2.5, 0.5, None, 7.0, 4.5]
     assert [each[RESCUED] for each in found] == [
         None,
@@ -59,7 +59,9 @@ def test_a_value_moves_to_its_column_and_what_still_does_not_fit_stays() -> None
 def test_a_row_that_was_deleted_gets_its_value_as_it_is_and_as_it_was() -> None:
     gone = row(rescued='{"n":2.5}', before={"n": None, "m": 1}, operation="DELETE")
     unseen = row(rescued='{"n":2.5}', operation="DELETE")
-    found = lifted(rows_of(gone, unseen, row(rescued='{"n":3.5}', before={"n": 1.0, "m": 1})), ["n"]).to_pylist()
+    found = lifted(
+        rows_of(gone, unseen, row(rescued='{"n":3.5}', before={"n": 1.0, "m": 1})), {"n": "double"}
+    ).to_pylist()
     assert [each["n"] for each in found] == [2.5, 2.5, 3.5]
     assert [each[BEFORE] for each in found] == [{"n": 2.5, "m": 1}, None, {"n": 1.0, "m": 1}]
     assert {each[RESCUED] for each in found} == {None}
@@ -67,6 +69,6 @@ def test_a_row_that_was_deleted_gets_its_value_as_it_is_and_as_it_was() -> None:
 
 def test_rows_without_such_a_value_stay_as_they_are() -> None:
     rows = rows_of(row(1.0), row(2.0))
-    assert lifted(rows, ["n"]) is rows
+    assert lifted(rows, {"n": "double"}) is rows
     state = rows_of(row(rescued='{"m":"x"}')).drop_columns([BEFORE])
-    assert lifted(state, ["n"]).equals(state)
+    assert lifted(state, {"n": "double"}).equals(state)

@@ -44,6 +44,7 @@ GET /v1/tables/{namespace}/{table}/rows/{key}        401      403 409 409 409   
 POST /v1/tables/{namespace}/{table}/rows             401      403 409 409 409           404 404 404              409 409 409
 POST /v1/tables/{namespace}/{table}/rollback         401      403 403 400 400           403 404 404              403 400 400
 POST /v1/tables/{namespace}/{table}/forget           401      403 403 403 409           403 403 404              403 403 409
+POST /v1/tables/{namespace}/{table}/retype           401      403 403 403 400           403 403 404              403 403 400
 GET /v1/freshness                                    401      403 200 200 200           -   -   -                200 200 200
 GET /v1/sources                                      401      403 200 200 200           -   -   -                200 200 200
 POST /v1/sources                                     401      403 403 403 403           -   -   -                403 403 400
@@ -119,6 +120,7 @@ BODIES = {
     "PATCH /v1/config": "{}",
     "POST /v1/compaction/run": "{}",
     "POST /v1/tables/{namespace}/{table}/forget": '{"key": "1"}',
+    "POST /v1/tables/{namespace}/{table}/retype": "{}",
     "POST /v1/tiers/move": "{}",
     "POST /v1/tables/{namespace}/{table}/rollback": '{"snapshotId": "1"}',
     "POST /v1/tables/{namespace}/{table}/rows": '{"keys": ["1"]}',

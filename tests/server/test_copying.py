@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from dolake.changes import StreamId
@@ -14,33 +12,28 @@ from dolake.server.copying import CopyingTables
 from tests.support.changes import insert
 from tests.support.server import ServerProcess
 
-pytestmark = pytest.mark.own_lake
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("copying"), has_queries=True) as process:
-        yield process
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+SETTINGS = ""
 
 
 def state(phase: str, copied: int) -> dict[str, object]:
-    return {"tables": {"Orders": {"lake": "orders", "phase": phase, "copied": copied, "total": 10}}}
+    return {"tables": {"Orders": {"lake": "copied", "phase": phase, "copied": copied, "total": 10}}}
 
 
-def test_an_answer_names_a_table_that_is_not_complete_until_it_is(server: ServerProcess) -> None:
-    with connect(server.url, source="app") as lake:
-        lake.send([insert("orders", 1), insert("orders", 2)], source_state=state("copying", 2))
-        lake.send(insert("other", 1))
-        found = lake.query("SELECT count(*) AS n FROM default.orders JOIN other ON true")
+def test_an_answer_names_a_table_that_is_not_complete_until_it_is(lake: ServerProcess) -> None:
+    with connect(lake.url, source="copied app") as client:
+        client.send([insert("copied", 1), insert("copied", 2)], source_state=state("copying", 2))
+        client.send(insert("complete", 1))
+        found = client.query("SELECT count(*) AS n FROM default.copied JOIN complete ON true")
         assert {name: (each.copied, each.total) for name, each in found.freshness.copying.items()} == {
-            "orders": (2, 10)
+            "copied": (2, 10)
         }
-        assert found.warnings == ["table orders is not complete: 2 of about 10 rows are copied so far"]
-        assert lake.query("SELECT * FROM orders__changes").freshness.copying.keys() == {"orders"}
-        other = lake.query("SELECT * FROM other")
+        assert found.warnings == ["table copied is not complete: 2 of about 10 rows are copied so far"]
+        assert client.query("SELECT * FROM copied__changes").freshness.copying.keys() == {"copied"}
+        other = client.query("SELECT * FROM complete")
         assert (other.freshness.copying, other.warnings) == ({}, [])
-        lake.send_state(state("live", 10))
-        done = lake.query("SELECT * FROM orders")
+        client.send_state(state("live", 10))
+        done = client.query("SELECT * FROM copied")
         assert (done.freshness.copying, done.warnings) == ({}, [])
 
 

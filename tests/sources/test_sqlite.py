@@ -229,6 +229,21 @@ def test_values_that_sqlite_lets_into_any_column_lose_nothing(app: Followed) -> 
     }  # fmt: skip
 
 
+def test_a_table_without_rows_is_made_in_the_lake_with_its_columns(app: Followed) -> None:
+    app.do("CREATE TABLE t (id INTEGER PRIMARY KEY, at DATETIME, n)")
+    enable_cdc(app.path)
+    (event,) = app.listen()
+    assert event["metadata"]["ddl"] == {"action": "create"}
+    assert [(each["name"], each["type"], each.get("isHint")) for each in event["metadata"]["schema"]] == [
+        ("id", "long", None), ("at", "timestamp", True), ("n", "any", True),
+    ]  # fmt: skip
+    app.do("INSERT INTO t VALUES (1, '2026-01-01T10:00:00Z', 5)")
+    (event,) = app.listen()
+    assert [(each["name"], each["type"]) for each in event["metadata"]["schema"]] == [
+        ("id", "long"), ("at", "timestamptz"), ("n", "long"),
+    ]  # fmt: skip
+
+
 def test_what_the_rows_hold_decides_where_a_declared_type_is_only_a_word(app: Followed) -> None:
     app.do("CREATE TABLE t (id INTEGER PRIMARY KEY, at DATETIME, zoned TIMESTAMP, ok BOOLEAN, m DECIMAL(10, 2), raw)")
     app.do("INSERT INTO t VALUES (1, 1700000000, '2026-01-01T00:00:00+01:00', 5, 0.125, x'00')")

@@ -202,7 +202,7 @@ def test_a_form_that_is_a_hint_lets_through_what_it_does_not_expect() -> None:
     assert form_of("BLOB").convert("abcd") == "YWJjZA==", "which would otherwise be read as Base64"
 
 
-def test_the_schema_says_what_is_a_hint_and_how_values_are_written() -> None:
+def test_the_schema_says_how_values_are_written_and_that_every_type_but_a_keys_is_a_guess() -> None:
     assert schema_column("at", form_of("DATETIME"), nullable=True, key=False) == {
         "name": "at", "type": "timestamp", "nullable": True, "key": False, "isHint": True,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What other programs do to a followed file: VACUUM, dropped triggers and tables, collations and modules of their own."""
+"""What other programs do to a followed file: VACUUM, dropped triggers and tables, their own collations and modules."""
 
 from __future__ import annotations
 

@@ -135,6 +135,9 @@ async def test_a_slow_subscriber_is_sent_nothing_until_it_has_read_and_then_ever
     harness.add("orders")
     await until(lambda: quick_pipe.positions() == [0, 1, 2, 3])
     assert (slow_pipe.positions(), slow.position) == ([0], 1)
+    assert [each.start for each in harness.lake.asked].count(1) == 1, (
+        "nothing is read for a subscriber that cannot take it"
+    )
     slow_pipe.stuck_bytes = 0
     await until(lambda: slow.position == 4)
     assert slow_pipe.positions() == [0, 1, 2, 3]

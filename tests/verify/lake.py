@@ -43,7 +43,7 @@ from dolake.pipeline import fold
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.pipeline.deletes import DeleteFiles
 from dolake.pipeline.files import WriteOptions, new_file, shape_of, write_rows
-from dolake.pipeline.reading import Wanting
+from dolake.pipeline.reading import Contradicted, Wanting
 from dolake.pipeline.tasks import KeysJob, Refused, SliceJob, Staged, TablePlan, read_keys, write_slice
 from dolake.settings import DoLakeConfig, JournalSettings
 from dolake.storage.local import LocalStorage, path_of
@@ -131,7 +131,7 @@ class HandLake:
             self._publish_table(table, staged, cut, is_last=table == max(cut.tables))
 
     def _staged(self, cut: Cut) -> dict[str, Staged]:
-        def slices(plans: dict[str, TablePlan]) -> dict[str, Staged | Wanting | Refused]:
+        def slices(plans: dict[str, TablePlan]) -> dict[str, Staged | Wanting | Contradicted | Refused]:
             (part,) = cut.slices
             return write_slice(
                 SliceJob(str(self.journal), part, plans, _OPTIONS, self.has_source_in_key, is_whole=True, token="try")
@@ -260,7 +260,7 @@ class HandLake:
         return self.names(table)[0] in self.files
 
     def _create(self, table: str, wanting: Wanting) -> None:
-        columns = grown((), grow((), wanting.seen, declared=wanting.declared))
+        columns = grown((), grow((), wanting.seen, declared=wanting.declared.columns))
         state, changes = self.names(table)
         if _name(state).namespace not in {tuple(key.split("\x1f")) for key in self._namespaces()}:
             self.store.create_namespace(_name(state).namespace, {})

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from dolake.catalog.base import PUBLISHED_TO, Name
 from dolake.catalog.readers import WHOLE, current_schema, current_snapshot, current_snapshot_id
 from dolake.catalog.values import Json
-from dolake.tables.layout import MANAGED
+from dolake.tables.layout import MANAGED, RESCUED_COLUMNS
 from dolake.tables.types import source_name
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,6 +28,7 @@ def describe_table(name: Name, metadata: Mapping[str, Any]) -> Json:
     snapshot = current_snapshot(metadata)
     changed_ms = snapshot["timestamp-ms"] if snapshot else metadata["last-updated-ms"]
     is_managed = _is_managed(metadata)
+    rescued = _rescued_columns(metadata) if is_managed else []
     return {
         "namespace": ".".join(name.namespace),
         "name": name.name,
@@ -33,13 +36,19 @@ def describe_table(name: Name, metadata: Mapping[str, Any]) -> Json:
         "snapshotId": str(snapshot["snapshot-id"]) if snapshot else None,
         "updatedAt": time_text(changed_ms),
         "rows": _rows(snapshot.get("summary") or {}, is_managed=is_managed) if snapshot else 0,
-    }
+    } | ({"rescued": dict.fromkeys(rescued)} if rescued else {})
 
 
 def describe_lost_table(name: Name, *, is_managed: bool) -> Json:
     """The same for a table whose metadata file is gone: all that is known is that it should be there."""
     known = {"namespace": ".".join(name.namespace), "name": name.name, "managed": is_managed}
     return known | dict.fromkeys(("snapshotId", "updatedAt", "rows"))
+
+
+def _rescued_columns(metadata: Mapping[str, Any]) -> list[str]:
+    """Columns of which values did not fit; how many they are is known to who reads the rows."""
+    text = (metadata.get("properties") or {}).get(RESCUED_COLUMNS, "[]")
+    return [str(name) for name in msgspec.json.decode(text)]
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------
@@ -143,7 +152,10 @@ def describe_new_schema(name: Name, columns: Sequence[tuple[str, str]]) -> Json:
 
 
 def describe_schema(name: Name, metadata: Mapping[str, Any]) -> Json:
-    """The user's columns as they are and as they were; schemas that differ in our own columns alone are one version."""
+    """The user's columns as they are and as they were.
+
+    Schemas that differ in our own columns or in comments alone are one version. Only the columns of now have comments.
+    """
     versions: list[tuple[list[Json], set[int]]] = []
     for schema in metadata["schemas"]:
         fields = _fields(schema, metadata)
@@ -156,8 +168,11 @@ def describe_schema(name: Name, metadata: Mapping[str, Any]) -> Json:
         {"version": number, "since": _since(metadata, ids), "fields": fields}
         for number, (fields, ids) in enumerate(versions, start=1)
     ]
-    fields = _fields(current_schema(metadata) or {"fields": []}, metadata)
+    schema = current_schema(metadata) or {"fields": []}
+    fields = _fields(schema, metadata)
     now = next((each["version"] for each in told if each["fields"] == fields), len(told))
+    comments = {field["id"]: {"comment": field["doc"]} for field in schema["fields"] if field.get("doc")}
+    fields = [field | comments.get(field["id"], {}) for field in fields]
     return {"table": str(name), "version": now, "fields": fields, "versions": told}
 
 

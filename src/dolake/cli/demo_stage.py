@@ -6,6 +6,7 @@ From demo.py. Promise: leaving the `with` block leaves no process behind, whatev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from dolake.errors import Unavailable
 from dolake.sources.base import SourceStatus
 from dolake.sources.configured import view_of
 from dolake.sources.sqlite import is_attached, status
+from dolake.sources.sqlite.lake_view import LakeView
 
 _STOP_WAIT_S = 30.0
 _LOOK_EVERY_S = 0.1
@@ -33,6 +35,7 @@ class Stage:
         self.shop.mkdir(parents=True)
         self.server = ChildServer(folder / "lake", has_pipeline=True)
         self.rate = rate
+        self._view = LakeView()
         self._source: subprocess.Popen[bytes] | None = None
         self._seller: subprocess.Popen[bytes] | None = None
 
@@ -91,8 +94,9 @@ class Stage:
             if process and process.poll() is not None:
                 words = (self.shop.parent / f"{'seller' if name == 'shop' else name}.log").read_text(errors="replace")
                 raise Unavailable(f"the {name} ended with exit code {process.returncode}", hint=words[-2000:])
-        view = asyncio.run(view_of(self.server.url, None))
-        return [status(path, view) for path in self.files if is_attached(path)]
+        with contextlib.suppress(Unavailable):  # while it is down, what it said last
+            self._view = asyncio.run(view_of(self.server.url, None))
+        return [status(path, self._view) for path in self.files if is_attached(path)]
 
     async def told(self, wait_s: float) -> float:
         """Wait until the lake has acknowledged everything that the files have; returns how long that took."""

@@ -17,7 +17,6 @@ _COMMANDS = [
     (r"POST /flush\b", "`dolake flush`"),
     (r"\basOf\b", "--as-of"),
     (r"\bsnapshotId\b", "--snapshot"),
-    (r"/status\b", "`dolake doctor`"),
 ]
 
 

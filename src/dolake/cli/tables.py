@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.table import Table as Paper
@@ -18,15 +19,39 @@ from dolake.client import Snapshot, Table, TableSchema
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
 def tables(
+    context: typer.Context,
     home: HomeOption = Path("dolake-home"),
     url: UrlOption = None,
     changes: Annotated[bool, typer.Option("--changes", help="Also those that keep the history of others.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the tables of the lake."""
+    """List the tables of the lake, and in which columns values did not fit."""
+    if context.invoked_subcommand is not None:
+        return
     found = lake_at(home, url).list_tables(changes=changes)
     show(found, tables_paper(found), "there are no tables yet", as_json=as_json)
+
+
+@app.command()
+def retype(
+    table: TableName,
+    column: Annotated[str, typer.Argument(help="A column of the table.")],
+    to: Annotated[str, typer.Argument(metavar="TYPE", help="`text`, which every value fits.")],
+    home: HomeOption = Path("dolake-home"),
+    url: UrlOption = None,
+) -> None:
+    """Make a column text, with every value that did not fit it."""
+    from dolake.cli.compact import Server, follow  # here: a list of tables does without a progress bar
+
+    namespace, _, name = table.rpartition(".")
+    server = Server(home, url)
+    path = f"/v1/tables/{quote(namespace or 'default', safe='')}/{quote(name, safe='')}/retype"
+    follow(server, server.ask(path, {"column": column, "type": to}))
 
 
 def snapshots(
@@ -78,11 +103,19 @@ def rollback(
 
 
 def tables_paper(found: Sequence[Table]) -> Paper:
-    shown = showing.new_table("table", "rows", "snapshot", "updated", numbers=["rows"])
+    has_rescued = any(each.rescued for each in found)
+    last = ["rescued"] if has_rescued else []
+    shown = showing.new_table("table", "rows", "snapshot", "updated", *last, numbers=["rows"])
     for each in found:
         rows = None if each.rows is None else f"{each.rows:,}"
-        shown.add_row(*map(showing.cell, (each.full_name, rows, each.snapshot_id, each.updated_at)))
+        cells = [each.full_name, rows, each.snapshot_id, each.updated_at]
+        shown.add_row(*map(showing.cell, [*cells, _rescued(each)] if has_rescued else cells))
     return shown
+
+
+def _rescued(table: Table) -> str:
+    """Columns of which values did not fit, each with the number of rows."""
+    return ", ".join(f"{name} {'?' if count is None else count}" for name, count in table.rescued.items())
 
 
 def snapshots_paper(found: Sequence[Snapshot]) -> Paper:
@@ -102,7 +135,8 @@ def snapshots_paper(found: Sequence[Snapshot]) -> Paper:
 
 def schema_paper(found: TableSchema) -> Paper:
     """Columns that are and that were, each with the version in which it came and, if it did, went."""
-    shown = showing.new_table("column", "type", "since version", "until version")
+    shown = showing.new_table("column", "type", "since version", "until version", "comment")
+    comments = {(field.name, _kind(field.type)): field.comment for field in found.fields}
     now = {(field.name, _kind(field.type)): str(found.version) for field in found.fields}
     first, last = dict(now), dict(now)
     for version in sorted(found.versions, key=lambda each: each.version, reverse=True):
@@ -112,7 +146,7 @@ def schema_paper(found: TableSchema) -> Paper:
             last.setdefault(column, str(version.version))
     for column, since in first.items():
         until = "" if column in now else last[column]
-        shown.add_row(*map(showing.cell, (*column, since, until)))
+        shown.add_row(*map(showing.cell, (*column, since, until, comments.get(column, ""))))
     return shown
 
 

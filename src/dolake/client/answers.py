@@ -30,6 +30,8 @@ class Table(_Said, frozen=True, rename="camel", kw_only=True):
     snapshot_id: str | None = None
     updated_at: datetime | None = None
     rows: int | None = None
+    rescued: dict[str, int | None] = {}
+    """Columns of which values did not fit, and in how many rows; None where that could not be told in time."""
 
     @property
     def full_name(self) -> str:
@@ -84,6 +86,7 @@ class Field(_Said, frozen=True, rename="camel", kw_only=True):
     type: Any
     id: int | None = None
     required: bool = False
+    comment: str = ""
 
 
 class SchemaVersion(_Said, frozen=True, rename="camel", kw_only=True):

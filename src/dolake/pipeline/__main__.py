@@ -40,6 +40,7 @@ from dolake.pipeline.link import (
 from dolake.pipeline.maintenance import Asked, Upkeep
 from dolake.pipeline.priority import stand_back
 from dolake.pipeline.publish import Publisher, Replaced
+from dolake.pipeline.retyping import Retyper
 from dolake.pipeline.spark import start_spark
 from dolake.pipeline.store import use
 from dolake.storage.opening import place_of
@@ -108,6 +109,7 @@ def main() -> int:
             os.environ["AWS_PROFILE"] = place.settings.profile  # for Java, which looks there
         spark = start_spark(start.settings.pipeline, scratch, has_store=not place.is_local)
         publisher = Publisher(spark, start)
+        publisher.retype_at_once = Retyper(publisher).retype_at_once
         upkeep = Upkeep(publisher, start, link.upkeep_inbox, link.cancelled, link.report)
         upkeep.start()
         link.report(Ready(spark.version, round((time.monotonic() - began) * 1000)))

@@ -28,6 +28,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import StringType
 
 from dolake.pipeline.store import is_local, store
+from dolake.pipeline.text_values import as_text
 from dolake.tables.layout import BEFORE, KEY
 from dolake.tables.rules import LayoutRules
 from dolake.tables.vectors import positions_in, puffin
@@ -116,7 +117,12 @@ def _fitted(array: pa.Array, have: pa.Field, want: pa.Field, before: Ids) -> pa.
     if pa.types.is_list(want.type):
         inside = _fitted(array.values, have.type.value_field, want.type.value_field, before)
         return pa.ListArray.from_arrays(array.offsets, inside, type=want.type, mask=array.is_null())
-    return array.cast(want.type)
+    if pa.types.is_string(want.type) and not pa.types.is_string(have.type):
+        return as_text(array)
+    try:
+        return array.cast(want.type)
+    except pa.ArrowNotImplementedError as error:
+        raise pa.ArrowInvalid(str(error)) from None  # like a value that does not fit
 
 
 def ids_before(old: Shape, new: Shape, names: Container[str]) -> dict[bytes, bytes]:

@@ -14,17 +14,14 @@ from typing import Any, cast
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from dolake.catalog.base import PIPELINE_HEADER
 from dolake.errors import Conflict, DoLakeError, OutcomeUnknown, Unavailable
 from dolake.pipeline.java_classes import PLAIN_FILES, STORE_FILES, add_class
 from dolake.pipeline.origins import Origin
-from dolake.pipeline.store import is_local, store
-from dolake.tables.layout import MANAGED, OURS
+from dolake.tables.layout import GUESSES, MANAGED, OURS, RESCUED_COLUMNS
 from dolake.tables.types import source_name
 
 Json = dict[str, Any]
 _WARM_ROUNDS = 10
-_RETRY_MIN_MS = "200"
 _UNPARTITIONED: Json = {"spec-id": 0, "fields": []}
 
 
@@ -47,6 +44,10 @@ class IcebergTable:
     sorted_by: frozenset[int] = frozenset()
     """The ids of the columns of all sort orders that it ever had."""
     format_version: int = 2
+    guesses: str | None = None
+    """A property of a table of changes: which columns have a type that was only guessed."""
+    rescued: str | None = None
+    """A property of a state: the columns that have values in `_rescued`."""
     pending: Any = None
     """A transaction of Java that has changed the schema already: what is staged goes into the same commit."""
 
@@ -105,41 +106,6 @@ class StagedCommit:
     java: Any
     folders: frozenset[str] = frozenset()
     """Of partitions that it adds files to."""
-
-
-def rest_options(uri: str, secret: str) -> dict[str, str]:
-    """Our own server as the catalog."""
-    return {
-        "type": "rest",
-        "uri": uri,
-        f"header.{PIPELINE_HEADER}": secret,
-        "snapshot-loading-mode": "refs",
-        # Where our server says «later» it has tried the store often enough; Java would ask five times more.
-        "rest.client.max-retries": "1",
-        "rest-metrics-reporting-enabled": "false",
-    }
-
-
-def store_options() -> dict[str, str]:
-    """How Java gets to the warehouse where that is in a store; keys that are not given it finds by itself."""
-    if is_local():
-        return {}
-    from dolake.storage.s3 import CONNECT_MAX_MS, S3Storage  # its client is for lakes in a store alone
-
-    storage = store()
-    assert isinstance(storage, S3Storage)
-    # As patient as our own client: Iceberg's would wait for half a minute, six times, until a publish has failed.
-    patience = {
-        "http-client.apache.socket-timeout-ms": str(storage.timeout_ms),
-        "http-client.apache.connection-timeout-ms": str(min(storage.timeout_ms, CONNECT_MAX_MS)),
-        "s3.retry.num-retries": str(storage.tries_max - 1),
-        "s3.retry.min-wait-ms": _RETRY_MIN_MS,
-    }
-    options = {"io-impl": STORE_FILES, **patience, **storage.client_options}
-    if given := storage.given_keys:
-        options |= {"s3.access-key-id": given.access_key_id, "s3.secret-access-key": given.secret_access_key}
-        options |= {"s3.session-token": given.session_token} if given.session_token else {}
-    return options
 
 
 def warm_up(spark: SparkSession, schema: Json) -> None:
@@ -264,7 +230,17 @@ class Iceberg:
         """Leave these columns out from now on, as soon as something is staged; earlier snapshots keep them."""
         return self._with_schema(table, paths, lambda update, path: update.deleteColumn(path))
 
-    def retype_columns(self, table: IcebergTable, types: Mapping[tuple[str, ...], str]) -> IcebergTable:
+    def note_guesses(self, table: IcebergTable, text: str) -> IcebergTable:
+        """A table of changes says which of its columns are guesses."""
+        try:
+            _set_properties((table.pending or table.java).updateProperties(), {GUESSES: text})
+            return replace(table, guesses=text)
+        except Py4JJavaError as error:
+            raise _translated(error) from error
+
+    def retype_columns(
+        self, table: IcebergTable, types: Mapping[tuple[str, ...], str], comments: Mapping[str, str] | None = None
+    ) -> IcebergTable:
         """Columns of other types under the same names, at the same places; not visible before something is staged.
 
         To Iceberg these are new columns, because it changes a type only where old files can be read as the new one: who
@@ -279,7 +255,7 @@ class Iceberg:
                 full, parent = ".".join(path), ".".join(parents)
                 before = self._column_before(schema, path)
                 update.deleteColumn(full)
-                update.addColumn(parent or None, name, parse(type_))
+                update.addColumn(parent or None, name, parse(type_), (comments or {}).get(name))
                 if before:
                     update.moveAfter(full, before)
                 else:
@@ -357,8 +333,13 @@ class Iceberg:
             java.refresh()
             is_same = table.pending is None and java.schema().schemaId() == table.schema_id
             if is_same and java.spec().specId() == table.spec["spec-id"]:
-                snapshot = java.currentSnapshot()
-                return replace(table, snapshot_id=None if snapshot is None else snapshot.snapshotId())
+                snapshot, properties = java.currentSnapshot(), java.properties()
+                return replace(
+                    table,
+                    snapshot_id=None if snapshot is None else snapshot.snapshotId(),
+                    guesses=properties.get(GUESSES),
+                    rescued=properties.get(RESCUED_COLUMNS),
+                )
             return self._table(table.name, java)
         except Py4JJavaError as error:
             raise _translated(error) from error
@@ -368,12 +349,13 @@ class Iceberg:
         snapshot = table.java.currentSnapshot()
         return 0 if snapshot is None else int(snapshot.allManifests(table.java.io()).size())
 
-    def files(self, table: IcebergTable) -> Iterator[tuple[Json, list[Json]]]:
-        """Every live data file with the delete files that apply to it."""
+    def files(self, table: IcebergTable, *, has_counts: bool = False) -> Iterator[tuple[Json, list[Json]]]:
+        """Every live data file with the delete files that apply to it; `has_counts` says with counts of its values."""
         if table.snapshot_id is None:
             return
         specs = {spec["spec-id"]: self._spec(table, spec["spec-id"]) for spec in table.specs}
-        tasks = table.java.newScan().planFiles()
+        scan = table.java.newScan()
+        tasks = (scan.includeColumnStats() if has_counts else scan).planFiles()
 
         def entry(file: Any) -> Json:
             spec = specs[file.specId() if len(specs) > 1 else table.spec["spec-id"]]
@@ -503,6 +485,8 @@ class Iceberg:
             specs=self._specs(java),
             sorted_by=self._sorted_by(java),
             format_version=self._format_of(java),
+            guesses=properties.get(GUESSES),
+            rescued=properties.get(RESCUED_COLUMNS),
         )
 
     def _sorted_by(self, java: Any) -> frozenset[int]:

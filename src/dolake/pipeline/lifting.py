@@ -6,19 +6,20 @@ its column or in `_rescued`, never in both and never in none; rows without such 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolake.tables.fitting import Misfit, decode_written, fitter
+from dolake.tables.fitting import Fitter, Misfit, decode_written, fitter
 from dolake.tables.layout import BEFORE, RESCUED
 from dolake.tables.schema import Seen
 
 _split = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_Values = dict[int, float]
+_Values = dict[int, Any]
 
 
 def fractions_in(rescued: pa.ChunkedArray, columns: Set[str]) -> frozenset[str]:
@@ -33,15 +34,15 @@ def fractions_in(rescued: pa.ChunkedArray, columns: Set[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def lifted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """The rows with all values in these columns, now of type double, that waited for it."""
+def lifted(rows: pa.Table, types: Mapping[str, str]) -> pa.Table:
+    """The rows with all values in these columns, now of these types, that waited for it."""
     rescued = rows.column(RESCUED)
     if rescued.null_count == len(rescued):
         return rows
-    fit = fitter("double", is_full=False)
+    fits = {name: fitter(type_, is_full=False) for name, type_ in types.items()}
     texts = rescued.to_pylist()
-    own: dict[str, _Values] = {name: {} for name in columns}
-    before: dict[str, _Values] = {name: {} for name in columns}
+    own: dict[str, _Values] = {name: {} for name in types}
+    before: dict[str, _Values] = {name: {} for name in types}
     for row, text in enumerate(texts):
         if text is None:
             continue
@@ -49,7 +50,7 @@ def lifted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         left_before = _split(left.pop(BEFORE)) if BEFORE in left else {}
         is_moved = False
         for part, values in ((left, own), (left_before, before)):
-            for name in columns:
+            for name, fit in fits.items():
                 value = _fitted(part.get(name), fit)
                 if value is not None:
                     values[name][row] = value
@@ -59,7 +60,7 @@ def lifted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
             left |= {BEFORE: msgspec.Raw(msgspec.json.encode(left_before))} if left_before else {}
             texts[row] = msgspec.json.encode(left).decode() if left else None
     for row in _deletes(rows):  # the row before is the row itself, so its value waited once for both
-        for name in columns:
+        for name in types:
             if row in own[name]:
                 before[name][row] = own[name][row]
     rows = _put(rows, RESCUED, pa.array(texts, pa.string()))
@@ -67,6 +68,16 @@ def lifted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         if found:
             rows = _put(rows, name, _filled(rows.column(name), found))
     return _with_before(rows, {name: found for name, found in before.items() if found})
+
+
+def names_in(rescued: pa.ChunkedArray) -> frozenset[str]:
+    """The columns of which a value of the row itself waits here."""
+    return frozenset(name for text in _texts(rescued) for name in _split(text) if name != BEFORE)
+
+
+def is_absent(value: Any) -> bool:
+    """Whether this stands in `_rescued` for a value that the source could not send: what it was is not here."""
+    return isinstance(value, dict) and value.keys() == {"size", "sha256", "reason"}
 
 
 def _texts(rescued: pa.ChunkedArray) -> Iterator[str]:
@@ -81,14 +92,15 @@ def _is_fraction(text: msgspec.Raw) -> bool:
         return False
 
 
-def _fitted(text: msgspec.Raw | None, fit: Any) -> float | None:
+def _fitted(text: msgspec.Raw | None, fit: Fitter) -> Any:
+    """The value for its column; None where it must wait on."""
     if text is None:
         return None
     try:
-        value: float = fit(decode_written(bytes(text)))
+        value = decode_written(bytes(text))
+        return None if is_absent(value) else fit(value)
     except (Misfit, RecursionError, ValueError):
         return None
-    return value
 
 
 def _deletes(rows: pa.Table) -> list[int]:
@@ -101,10 +113,11 @@ def _deletes(rows: pa.Table) -> list[int]:
 
 
 def _filled(column: pa.Array | pa.ChunkedArray, values: _Values) -> pa.Array:
-    found = column.to_pylist()
-    for row, value in values.items():
-        found[row] = value
-    return pa.array(found, column.type)
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    mask = np.zeros(len(whole), np.bool_)
+    mask[list(values)] = True
+    given = pa.array([values[row] for row in sorted(values)], whole.type)
+    return pc.replace_with_mask(whole, pa.array(mask), given)
 
 
 def _put(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:

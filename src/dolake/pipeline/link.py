@@ -106,6 +106,8 @@ class Maintain(Struct, frozen=True, tag="maintain"):
     """Compact or move these alone, such as `dt=2024-01-15`."""
     to: Tier | None = None
     """Move there; None means what is old enough for the cold tier."""
+    retype: dict[str, str] = {}
+    """Give these columns these types, beside those that should get others anyway."""
 
 
 class Forget(Struct, frozen=True, tag="forget"):

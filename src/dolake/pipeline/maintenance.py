@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ import msgspec
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from dolake.crashpoints import reach
-from dolake.errors import Conflict, DoLakeError, Unavailable
+from dolake.errors import Conflict, DoLakeError, InvalidInput, Unavailable
 from dolake.pipeline.arranging import partition_of
 from dolake.pipeline.compaction import Compactor
 from dolake.pipeline.forgetting import Forgetter, forgotten_of
@@ -154,7 +154,7 @@ class Upkeep:
             return
         for name in sorted(touched):
             with contextlib.suppress(DoLakeError, OSError):  # the next publish looks again
-                if self._publisher.tables.wished(name) and _columns_of(name) not in self._given_up:
+                if self._publisher.tables.retypes_wanted.of(name) and _columns_of(name) not in self._given_up:
                     self._look_after(name, ("columns",), is_urgent=True)
                 self._look_after(name, _COMPACTING, is_urgent=True)
                 if self._publishes[name] >= self._snapshots_every():
@@ -172,6 +172,8 @@ class Upkeep:
         job.partitions, job.to = order.partitions, order.to
         self._given_up.clear()
         with self._ending(job):
+            for name in order.tables if order.retype else ():
+                self._want_retype(name, order.retype)
             failures = [
                 failure
                 for name in order.tables
@@ -344,28 +346,41 @@ class Upkeep:
         return True
 
     def _retype(self, job: _Job, name: str) -> None:
-        """Columns of a large table that should become fractions, because some have come."""
-        columns = self._publisher.tables.wished(name)
+        """Columns of a large table that should get other types, because of values that have come."""
+        types = self._publisher.tables.retypes_wanted.of(name)
         try:
-            self._retype_columns(job, name, columns)
+            self._retype_columns(job, name, types)
         except Inexact:
-            for column in sorted(columns) if len(columns) > 1 else ():  # which of them is it?
+            for column in sorted(types) if len(types) > 1 else ():  # which of them is it?
                 with contextlib.suppress(Inexact):
-                    self._retype_columns(job, name, frozenset([column]))
+                    self._retype_columns(job, name, {column: types[column]})
             self._update(job, reason="integers that would not survive another type keep theirs")
         except BaseException:
             self._given_up.add(_columns_of(name))  # until the next look at all tables, lest it begins again at once
             raise
         with self._publisher.turns:
-            self._publisher.tables.grant(name, columns)
+            self._publisher.tables.retypes_wanted.remove(name, types)
 
-    def _retype_columns(self, job: _Job, name: str, columns: frozenset[str]) -> None:
-        done = self._retyper.retype(name, columns, partial(self._tell_pieces, job)) if columns else None
+    def _want_retype(self, name: str, types: Mapping[str, str]) -> None:
+        """Somebody asks for other types of these columns, which is refused in words where it cannot be."""
+        with self._publisher.turns:
+            self._publisher.look_if_uncertain()
+            source = self._publisher.tables.find(name)
+            possible = source.retypable(types) if source else {}
+            if fixed := sorted(types.keys() - possible):
+                raise InvalidInput(
+                    f"the type of {', '.join(fixed)} in {name} cannot change",
+                    hint="a column that divides or sorts the table keeps its type",
+                )
+            self._publisher.tables.retypes_wanted.add(name, types)
+
+    def _retype_columns(self, job: _Job, name: str, types: Mapping[str, str]) -> None:
+        done = self._retyper.retype(name, types, partial(self._tell_pieces, job)) if types else None
         if done is not None:
             report = job.report
             self._update(
                 job,
-                reason=f"{', '.join(sorted(columns))}: now fractions",
+                reason=", ".join(f"{name} is now {type_}" for name, type_ in sorted(types.items())),
                 files_before=report.files_before + done.files,
                 files_after=report.files_after + done.files,
                 bytes_before=report.bytes_before + done.bytes_before,

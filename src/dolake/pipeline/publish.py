@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,16 +27,18 @@ from dolake.keyindex.format import ROW_SIZE
 from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.pipeline.files import WriteOptions
-from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, rest_options, store_options, warm_up
+from dolake.pipeline.guesses import guesses_text, read_guesses, rescued_property, with_values
+from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, warm_up
+from dolake.pipeline.iceberg_options import rest_options, store_options
 from dolake.pipeline.link import Published, Sections, Start, TableReport
 from dolake.pipeline.sourcetables import SourceTables, brief
-from dolake.pipeline.staging import Inexact, StagedTable, Staging, Steps, run_jobs
+from dolake.pipeline.staging import Inexact, StagedTable, Staging, Steps, WrongGuess, run_jobs
 from dolake.pipeline.store import is_local, store, tiers_of
 from dolake.pipeline.turns import InFlight, Turns
 from dolake.positions import Position
 from dolake.settings.tables import lake_rules
 from dolake.storage.local import path_of
-from dolake.tables.layout import CLEARED, state_schema
+from dolake.tables.layout import CLEARED, GUESSES, state_schema
 from dolake.tables.names import plain_table_name
 from dolake.tables.types import Field
 
@@ -44,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 _TRIES_MAX = 3
+_RETYPES_MAX = 4
+"""So often a publish may begin anew because columns get other types first."""
 _STAGERS = 4
 _STAGERS_IN_STORE = 16
 """There a table's manifests are mostly waiting, three requests one after the other."""
@@ -85,6 +89,8 @@ class Publisher:
         self._place: Place | None = None
         self._is_uncertain = False
         self.in_flight = InFlight()
+        self.retype_at_once: Callable[[str, Mapping[str, str]], None] = _no_retype
+        """Gives columns of a small table other types, in the caller's turn; retyping.py sets it."""
         self.position = start.published
         # Everything starts now, and not with the first change.
         list(run_jobs(context, abs, [0] * self._parallel))
@@ -109,7 +115,7 @@ class Publisher:
             return self._publish_next(to)
 
     def _publish_next(self, to: Position) -> Published | Cut:
-        for _ in range(_TRIES_MAX):
+        for _ in range(_TRIES_MAX + _RETYPES_MAX):
             started, steps = time.monotonic(), Steps()
             self.look_if_uncertain()
             self._is_uncertain = True
@@ -125,6 +131,10 @@ class Publisher:
                     cut = self._after_ddl(cut)
                     staged = self._staging.stage(cut, steps)
                     self._commit(cut, staged, steps)
+            except WrongGuess as error:
+                self._is_uncertain = False  # nothing was committed
+                self._retype(error)
+                continue
             except Inexact as error:
                 logger.info("columns keep their types", extra={"position": cut.start, "reason": str(error)})
                 continue
@@ -138,6 +148,12 @@ class Publisher:
             took_ms = round((time.monotonic() - started) * 1000)
             return Published(cut.end, [_report(part) for part in staged], took_ms, steps.times_ms, _memory_bytes())
         raise Unavailable(f"position {self.position} could not be published", hint="it is tried again")
+
+    def _retype(self, error: WrongGuess) -> None:
+        """Values contradict guessed types: these columns get other types, and the publish begins anew."""
+        for name, types in error.types.items():
+            logger.info("guessed types given up", extra={"table": name, "columns": types})
+            self.retype_at_once(name, types)
 
     def _after_ddl(self, cut: Cut) -> Cut:
         """Do to the table what its source has done to its own; the cut that is left to publish."""
@@ -235,6 +251,10 @@ class Publisher:
                     key_index.stage(part.index_changes, snapshots[part.source.state.name])
 
 
+def _no_retype(name: str, types: Mapping[str, str]) -> None:
+    raise Unavailable(f"the columns {sorted(types)} of {name} cannot get other types yet", hint="it is tried again")
+
+
 def _apply(part: StagedTable) -> None:
     """The publish is visible: remember the table's files as they are now."""
     part.source.deletes.apply(part.deletes)
@@ -250,6 +270,7 @@ def _apply(part: StagedTable) -> None:
 def _changes(part: StagedTable) -> list[TableChange]:
     """The commits of a source table: its changes always, its state where that changes."""
     properties = {} if part.cleared_at is None else {CLEARED: str(part.cleared_at)}
+    properties |= _decided(part)
     changes = [
         TableChange(
             part.source.changes,
@@ -268,9 +289,18 @@ def _changes(part: StagedTable) -> list[TableChange]:
                 add_deletes=list(deletes.add.values()),
                 remove_deletes=deletes.remove,
                 touched=list(deletes.add),
+                properties=rescued_property(part.source.state.rescued, more=part.rescued_columns),
             )
         )
     return changes
+
+
+def _decided(part: StagedTable) -> dict[str, str]:
+    """Where columns of guessed types have their first values: the table of changes says so from now on."""
+    guesses, schema = read_guesses(part.source.changes.guesses), part.source.changes.schema
+    undecided = [name for name, has_values in guesses.items() if not has_values]
+    found = with_values(schema, part.changes_files, undecided)
+    return {GUESSES: guesses_text(guesses | dict.fromkeys(found, True))} if found else {}
 
 
 def sync_manifests(commits: Iterable[StagedCommit]) -> None:

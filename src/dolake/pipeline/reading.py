@@ -7,7 +7,7 @@ is a row, or the answer says which columns the table lacks or which changes cann
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -21,16 +21,20 @@ from dolake.pipeline.cut import may_say, metadata_of
 from dolake.pipeline.files import Shape
 from dolake.pipeline.fold import Outcomes, outcomes
 from dolake.pipeline.gather import Gathered
-from dolake.pipeline.rows import Rows, read_rows
+from dolake.pipeline.rows import Contradiction, Rows, read_rows
 from dolake.pipeline.unchanged import OldRows, filled, plan_filling
+from dolake.tables.declaration import Declaration, Notes
 from dolake.tables.layout import BEFORE, CLEARING, DDL_OPERATIONS, KEY, NO_KEY, RESCUED, SOURCE
 from dolake.tables.rules import ReadingRules
 from dolake.tables.schema import Seen, grow
 from dolake.tables.types import Columns, Field, column_name, parse_type, problem_with_column_name
-from dolake.wire.messages import EventMetadata, RawEvent
+from dolake.wire.messages import EventMetadata, RawEvent, SchemaColumn
 
 _NO_IMAGE, _UNCHANGED = b"null", b'"unchanged"'
+_NOTHING = Declaration()
 _FIRST_LOOK_ROWS = 4_000
+_EVERY = 2**40
+"""As a count: whatever the table's size, these are many."""
 _USUAL = ReadingRules()
 _split_row = Decoder(dict[str, Raw]).decode
 
@@ -40,7 +44,14 @@ class Wanting:
     """The table lacks columns that these changes bring, or has them with types that are too narrow."""
 
     seen: Seen
-    declared: Columns = ()
+    declared: Declaration = _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Contradicted:
+    """Columns of guessed types must have these types before the changes can be rows."""
+
+    types: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,8 @@ class ReadChanges:
     change_of: NDArray[np.int64]
     clears: list[int]
     """Changes after which the table has no row."""
+    contradicted: Mapping[str, Contradiction] = field(default_factory=dict)
+    """Columns of guessed types that should get other types beside the stream, because the table is large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +85,40 @@ class Table:
     rebuildable: frozenset[str] = frozenset()
     """Columns that may get another type."""
     old_rows: OldRows | None = None
+    notes: Notes | None = None
+    """What is noted of its columns; None where nobody can note anything."""
+    retypes_at_once: bool = False
+    """Whether columns of guessed types can get other types before this publish."""
 
 
-def read_changes(changes: Gathered, table: Table) -> ReadChanges | Wanting | Unwritable:
+_NO_NOTES = Notes()
+
+
+def read_changes(changes: Gathered, table: Table) -> ReadChanges | Wanting | Contradicted | Unwritable:
     """Changes of one table as rows of its changes table, or why that cannot be yet."""
     columns, rules, rebuildable = table.columns, table.rules, table.rebuildable
     metadata = metadata_by_change(changes.events)
-    declared = declared_by(metadata)
-    wanted = (*declared, *rules.declared)
+    declared = declared_by(metadata).without_guesses(each.name for each in rules.declared)
+    wanted, notes = (*declared.columns, *rules.declared), table.notes or _NO_NOTES
     if declared and grow(columns, Seen(), declared=wanted, leaves_max=rules.leaves_max, rebuildable=rebuildable):
         return Wanting(Seen(), declared)
+    if declared and table.notes and notes.is_behind(columns, declared):
+        return Wanting(Seen(), declared)
+    changed = notes.changed(columns, declared)
+    if changed and table.retypes_at_once:
+        return Contradicted(changed)
     images = [_image_of(event) for event in changes.events]
     for at, each in metadata.items():
         if each.ddl is not None:
             images[at] = _NO_IMAGE
     olds = [at for at, event in enumerate(changes.events) if event.operation == "UPDATE" and _has_before(event)]
     befores = [bytes(cast("Raw", changes.events[at].before)) for at in olds]
-    rows = read_rows([*images, *befores], columns, rules.leaves_max, rebuildable)
+    rows = read_rows([*images, *befores], columns, rules.leaves_max, rebuildable, notes.open)
     if rows.columns is None:
         return Wanting(rows.unknown, declared)
+    if rows.contradicted and table.retypes_at_once:
+        return Contradicted({name: found.type for name, found in rows.contradicted.items()})
+    contradicted = rows.contradicted | {name: Contradiction(type_, _EVERY) for name, type_ in changed.items()}
     changes_of = [*range(len(images)), *olds]
     problems = {changes_of[at]: "the row is no JSON object" for at in rows.unreadable}
     if not problems and any(each.unchanged for each in metadata.values()):
@@ -99,9 +127,10 @@ def read_changes(changes: Gathered, table: Table) -> ReadChanges | Wanting | Unw
         return Unwritable(problems)
     assert rows.columns is not None
     own, change_of = _outcomes(changes, metadata, has_source_in_key=table.has_source_in_key)
-    written = _changes_table(changes, metadata, rows.columns, _rescued(rows, images, olds), olds, table.shape)
+    rescued = _with_absent(_rescued(rows, images, olds), metadata, rules)
+    written = _changes_table(changes, metadata, rows.columns, rescued, olds, table.shape)
     clears = [at for at, each in metadata.items() if each.ddl and DDL_OPERATIONS[each.ddl.action] in CLEARING]
-    return ReadChanges(written, own, change_of, clears)
+    return ReadChanges(written, own, change_of, clears, contradicted)
 
 
 def _with_unchanged(
@@ -126,15 +155,26 @@ def has_unchanged(events: list[RawEvent]) -> bool:
     return any(may_say(_UNCHANGED, bytes(event.metadata)) for event in events if event.metadata is not UNSET)
 
 
-def declared_by(metadata: Mapping[int, EventMetadata]) -> Columns:
-    """The columns that these events declare, the last word on each; types that nobody knows are inferred."""
-    found: dict[str, Field] = {}
+def declared_by(metadata: Mapping[int, EventMetadata]) -> Declaration:
+    """What these events declare, the last word on each column; types that nobody knows are inferred."""
+    found = _NOTHING
     for each in metadata.values():
-        for column in each.schema if isinstance(each.schema, list) else ():
-            name, type_ = column_name(column.name), parse_type(column.type)
-            if type_ is not None and problem_with_column_name(name) is None:
-                found[name] = Field(name, type_)
-    return tuple(found.values())
+        if isinstance(each.schema, list):
+            found = found.then(_declaration(each.schema))
+    return found
+
+
+def _declaration(schema: list[SchemaColumn]) -> Declaration:
+    columns: dict[str, Field] = {}
+    comments: dict[str, str] = {}
+    guesses: set[str] = set()
+    for column in schema:
+        name, type_ = column_name(column.name), parse_type(column.type)
+        if type_ is not None and problem_with_column_name(name) is None:
+            columns[name] = Field(name, type_)
+            comments |= {} if column.comment is None else {name: column.comment}
+            guesses |= {name} if column.is_hint and not column.key else set()
+    return Declaration(tuple(columns.values()), comments, frozenset(guesses))
 
 
 def first_look(changes: Gathered, columns: Columns = ()) -> Seen:
@@ -161,6 +201,19 @@ def _rescued(rows: Rows, images: list[bytes], olds: list[int]) -> pa.Array:
     for row, text in zip(olds, before.to_pylist(), strict=True):
         if text is not None:
             texts[row] = f'{texts[row][:-1]},"{BEFORE}":{text}}}' if texts[row] else f'{{"{BEFORE}":{text}}}'
+    return pa.array(texts, pa.string())
+
+
+def _with_absent(rescued: pa.Array, metadata: Mapping[int, EventMetadata], rules: ReadingRules) -> pa.Array:
+    """And what is known of values that their source could not send, but for columns that the lake does not take."""
+    absent = {at: each.rescued for at, each in metadata.items() if each.rescued}
+    if not absent:
+        return rescued
+    texts = rescued.to_pylist()
+    for at, values in absent.items():
+        taken = {column_name(name): Raw(encode(value)) for name, value in values.items() if rules.takes(name)}
+        own = (_split_row(texts[at]) if texts[at] else {}) | taken
+        texts[at] = encode(dict(sorted(own.items()))).decode() if own else None
     return pa.array(texts, pa.string())
 
 

@@ -1,6 +1,7 @@
-"""Give columns of a large table another type beside the stream: all files are written anew, and land at once.
+"""Give columns of a table another type: all files are written anew, and land at once.
 
-From maintenance.py; to rewriting.py in one of Spark's workers. Each file is written row for row, deleted rows too, so
+From maintenance.py, for a large table, beside the stream; from publish.py, for a small one, at once. To rewriting.py in
+one of Spark's workers. Each file is written row for row, deleted rows too, so
 that deletes and key index say the same of the new files as of the old ones. Files that publishes add meanwhile are
 written in further rounds, the last few while publishes wait. Promise: readers see the old type with all rows or the
 new one with all rows; after a crash at any point the table is as it was, or as it should be.
@@ -18,16 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from dolake.errors import Conflict, OutcomeUnknown
+from dolake.errors import Conflict, OutcomeUnknown, Unavailable
 from dolake.pipeline.arranging import folder_of, mark_of
 from dolake.pipeline.compaction import land
 from dolake.pipeline.deletes import Positions
 from dolake.pipeline.files import ids_before, remove_files, shape_of
+from dolake.pipeline.guesses import guesses_text, read_guesses, rescued_property, with_values
 from dolake.pipeline.iceberg import IcebergTable, TableChange
 from dolake.pipeline.publish import Publisher
 from dolake.pipeline.rewriting import RewriteJob, rewrite
 from dolake.pipeline.sourcetables import SourceTable
 from dolake.pipeline.staging import NO_TARGET, Inexact, run_jobs
+from dolake.pipeline.store import store
+from dolake.tables.layout import GUESSES
 from dolake.tables.tiers import COLD
 
 Json = dict[str, Any]
@@ -89,15 +93,34 @@ class Retyper:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
 
-    def retype(self, name: str, columns: Iterable[str], tell: Callable[[int, int], None]) -> Retyped | None:
-        """These columns become fractions; None where none of them can. `tell` hears of files done and in all.
+    def retype_at_once(self, name: str, types: Mapping[str, str]) -> None:
+        """In the caller's turn, while nobody else reads the table's files; as text where a value is no such type."""
+        with self._publisher.in_flight.one():
+            for wanted in (types, dict.fromkeys(types, "string")):
+                work = self._begin(name, wanted)
+                if work is None:
+                    raise Unavailable(f"the types of {sorted(types)} of {name} cannot change", hint="it is tried again")
+                try:
+                    self._land(work)
+                    return
+                except Inexact:
+                    self._remove(work)
+                except OutcomeUnknown:
+                    raise
+                except BaseException:
+                    self._remove(work)
+                    raise
+
+    def retype(self, name: str, types: Mapping[str, str], tell: Callable[[int, int], None]) -> Retyped | None:
+        """These columns get these types; None where none of them can. `tell` hears of files done and in all.
 
         Conflict when the table's columns have changed meanwhile, or more comes than can be written; Inexact when there
-        are integers that no fraction holds, which is remembered of a single column. In both cases nothing has happened.
+        are values that the type does not hold, which is remembered of a single column. In both cases nothing has
+        happened.
         """
         with self._publisher.in_flight.one():
             with self._publisher.turns:
-                work = self._begin(name, columns)
+                work = self._begin(name, types)
             if work is None:
                 return None
             try:
@@ -118,7 +141,7 @@ class Retyper:
             finally:
                 work.source.busy.difference_update(work.busy)
 
-    def _begin(self, name: str, columns: Iterable[str]) -> _Work | None:
+    def _begin(self, name: str, types: Mapping[str, str]) -> _Work | None:
         self._publisher.look_if_uncertain()
         tables = self._publisher.tables
         source = tables.find(name)
@@ -126,7 +149,7 @@ class Retyper:
             return None
         if source.is_altering:
             raise Conflict(f"{name} is changing its columns", hint="the next publish asks again")
-        types = dict.fromkeys(sorted(source.rebuildable_later.intersection(columns)), "double")
+        types = source.retypable(types)
         return _Work(source, types, *tables.retyped(source, types)) if types else None
 
     def _write_most(self, work: _Work, tell: Callable[[int, int], None]) -> None:
@@ -168,7 +191,7 @@ class Retyper:
             token=work.token,
             has_keys=False,
             ids_before=work.ids[is_state],
-            lifted=tuple(work.types),
+            lifted=work.types,
             folder=folder_of(work.source.tiers.folders(table.location), path),
             mark=mark_of(entry),
             origins=self._publisher.tables.origins(work.source, [path]) if is_state else {},
@@ -190,6 +213,8 @@ class Retyper:
             raise Conflict(f"{source.name} has had other columns meanwhile", hint="the next publish asks again")
         for is_state in (True, False):
             self._write(work, work.todo(is_state=is_state), is_state=is_state)
+        for table in (work.state, work.changes):  # a table without rows has no folder yet
+            store().make_folder(f"{table.location}/data")
         renamed = {old: work.files[old]["file-path"] for old in source.files}
         files = {work.files[old]["file-path"]: work.files[old] for old in source.files}
         deleted = {new: gone for old, new in renamed.items() if len(gone := source.deletes.of(old))}
@@ -201,6 +226,7 @@ class Retyper:
             add_deletes=list(plan.add.values()),
             remove_deletes=plan.remove,
             is_rewrite=bool(files),
+            properties=rescued_property(source.state.rescued, gone=_texts(work)),
             place=source.tiers.folder(work.state.location, COLD),
         )
         changes = TableChange(
@@ -208,6 +234,7 @@ class Retyper:
             add_rows=[work.files[old] for old in source.changes_files],
             remove_rows=list(source.changes_files.values()),
             is_rewrite=bool(source.changes_files),
+            properties=_guesses_after(work),
             place=source.tiers.folder(work.changes.location, COLD),
         )
 
@@ -224,6 +251,21 @@ class Retyper:
         for table in (work.state, work.changes):
             with contextlib.suppress(OSError):
                 remove_files(work.source.tiers.folders(table.location), work.token)
+
+
+def _texts(work: _Work) -> list[str]:
+    """Columns that take every value from now on."""
+    return [name for name, type_ in work.types.items() if type_ == "string"]
+
+
+def _guesses_after(work: _Work) -> dict[str, str]:
+    """What has come out of `_rescued` is a value; and where a guess was given up for text, no later guess counts."""
+    guesses = read_guesses(work.source.changes.guesses)
+    entries = [work.files[old] for old in work.source.changes_files]
+    decided = with_values(work.changes.schema, entries, guesses)
+    decided |= guesses.keys() & set(_texts(work))
+    now = guesses | dict.fromkeys(decided, True)
+    return {GUESSES: guesses_text(now)} if now != guesses else {}
 
 
 def _size(entries: Iterable[Mapping[str, Any]]) -> int:

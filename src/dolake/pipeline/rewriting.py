@@ -43,7 +43,7 @@ class RewriteJob:
     has_source_in_key: bool = False
     ids_before: Mapping[bytes, bytes] = field(default_factory=dict)
     """Of columns that get another type on the way."""
-    lifted: tuple[str, ...] = ()
+    lifted: Mapping[str, str] = field(default_factory=dict)
     """Columns whose values may have waited in `_rescued` for the type that they have now."""
     folder: str = ""
     mark: Json = field(default_factory=dict)

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolake.pipeline.split import Bools, Bytes, Doubt, Ints, Names, Split, find_columns, names_of, split
+from dolake.tables.declaration import type_for, type_for_both
 from dolake.tables.fitting import Misfit, NewField, decode_written, fitter
 from dolake.tables.schema import (
     EXACT_MAX,
@@ -67,6 +68,19 @@ class Rows:
     rescued: pa.StringArray
     unknown: Seen
     unreadable: list[int]
+    contradicted: dict[str, Contradiction] = field(default_factory=dict)
+    """Columns with a guessed type that some of their values do not fit; these values are in `rescued`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Values that do not fit the guessed type of a column: the type that they ask for, and how many they are."""
+
+    type: str
+    count: int = 1
+
+    def __add__(self, other: Contradiction) -> Contradiction:
+        return Contradiction(type_for_both(self.type, other.type), self.count + other.count)
 
 
 _NOTHING: frozenset[str] = frozenset()
@@ -77,12 +91,14 @@ def read_rows(
     columns: Columns,
     leaves_max: int = LEAVES_MAX,
     rebuildable: frozenset[str] = _NOTHING,
+    guesses: frozenset[str] = _NOTHING,
 ) -> Rows:
     """Turn images (JSON objects; `null` or nothing for a row without one) into the columns of a table.
 
-    A value that does not fit asks for a wider column where there can be one: see tables/schema.py.
+    A value that does not fit asks for a wider column where there can be one: see tables/schema.py. In a column whose
+    type is a guess it is counted beside.
     """
-    reading = _Reading(_plan(columns, leaves_max, rebuildable))
+    reading = _Reading(_plan(columns, leaves_max, rebuildable, guesses))
     chunks = range(0, len(images), CHUNK_ROWS)
     parts = [part for at in chunks for part in _read_chunk(images[at : at + CHUNK_ROWS], at, reading)]
     return _rows(len(images), parts, reading)
@@ -93,9 +109,10 @@ def read_rows_slowly(
     columns: Columns,
     leaves_max: int = LEAVES_MAX,
     rebuildable: frozenset[str] = _NOTHING,
+    guesses: frozenset[str] = _NOTHING,
 ) -> Rows:
     """The same answer, row by row: what `read_rows` means."""
-    reading = _Reading(_plan(columns, leaves_max, rebuildable))
+    reading = _Reading(_plan(columns, leaves_max, rebuildable, guesses))
     return _rows(len(images), [_read_slowly(images, 0, reading)], reading)
 
 
@@ -106,7 +123,8 @@ def _rows(row_count: int, parts: list[list[pa.Array]], reading: _Reading) -> Row
         empty = [pa.nulls(0, type_) for type_ in schema.types]
         arrays = [pa.concat_arrays(pieces) for pieces in zip(empty, *parts, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return Rows(batch, reading.rescued_texts(row_count), reading.unknown, reading.unreadable)
+    rescued = reading.rescued_texts(row_count)
+    return Rows(batch, rescued, reading.unknown, reading.unreadable, reading.contradicted)
 
 
 def _read_chunk(images: Sequence[bytes], first: int, reading: _Reading, is_tidy: bool = False) -> list[list[pa.Array]]:
@@ -155,10 +173,11 @@ class _Plan:
     taken: frozenset[str]
     is_full: bool
     rebuildable: frozenset[str]
+    guesses: frozenset[str]
 
 
 @lru_cache(maxsize=64)
-def _plan(columns: Columns, leaves_max: int, rebuildable: frozenset[str]) -> _Plan:
+def _plan(columns: Columns, leaves_max: int, rebuildable: frozenset[str], guesses: frozenset[str]) -> _Plan:
     is_full = count_leaves(columns) >= leaves_max
     sources = [source_name(column.name) for column in columns]
     return _Plan(
@@ -171,6 +190,7 @@ def _plan(columns: Columns, leaves_max: int, rebuildable: frozenset[str]) -> _Pl
         taken=frozenset(column.name.casefold() for column in columns),
         is_full=is_full,
         rebuildable=rebuildable,
+        guesses=guesses,
     )
 
 
@@ -234,6 +254,7 @@ class _Reading:
     rescued: dict[int, dict[str, bytes]] = field(default_factory=dict)
     unknown: Seen = field(default_factory=Seen)
     unreadable: list[int] = field(default_factory=list)
+    contradicted: dict[str, Contradiction] = field(default_factory=dict)
     can_be_added: dict[str, bool] = field(default_factory=dict)
 
     def fit(self, row: int, column: int, text: bytes) -> Any:
@@ -245,12 +266,23 @@ class _Reading:
         except NewField:
             self.unknown.fields.setdefault(self.plan.sources[column], Seen()).add(decode_written(text))
         except Misfit:
-            seen = Seen().add(_decode_if_possible(text))
+            value = _decode_if_possible(text)
+            seen = Seen().add(value)
             if self._can_be_widened(column, seen):
                 self.unknown.fields.setdefault(self.plan.sources[column], Seen()).merge(seen)
             else:
                 self.rescue(row, self.plan.sources[column], text)
+                self._contradict(self.plan.columns[column], value)
         return None
+
+    def _contradict(self, column: Field, value: Any) -> None:
+        is_fraction = column.type in ("int", "long") and isinstance(
+            value, float
+        )  # for which there is a type of its own
+        if column.name in self.plan.guesses and not is_fraction:
+            found = Contradiction(type_for(column.type, value))
+            known = self.contradicted.get(column.name)
+            self.contradicted[column.name] = known + found if known else found
 
     def _can_be_widened(self, column: int, seen: Seen) -> bool:
         return wider_type(self.plan.columns[column], seen.kinds, None, self.plan.rebuildable) is not None
@@ -289,6 +321,9 @@ class _Reading:
         self.rescued |= other.rescued
         self.unknown.merge(other.unknown)
         self.unreadable += other.unreadable
+        for name, found in other.contradicted.items():
+            known = self.contradicted.get(name)
+            self.contradicted[name] = known + found if known else found
 
 
 def _decode_if_possible(text: bytes) -> Any:

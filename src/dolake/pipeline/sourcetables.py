@@ -22,11 +22,13 @@ from dolake.keyindex import Block, KeyIndex, StaleIndex, rebuild
 from dolake.pipeline.arranging import Arrangement, arrangement, folder_of, mark_of, name_of, partition_of
 from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.deletes import VECTORS_FORMAT_MIN, DeleteFiles
+from dolake.pipeline.guesses import RetypesWanted, columns_with_values, comments_of, guesses_text, read_guesses
 from dolake.pipeline.iceberg import Iceberg, IcebergTable
 from dolake.pipeline.origins import Origin
 from dolake.pipeline.quarantine import quarantine_of
 from dolake.pipeline.tasks import KeysJob, TablePlan, read_keys
 from dolake.tables import layout
+from dolake.tables.declaration import Declaration, Notes
 from dolake.tables.maintenance import files_to_merge, groups_to_merge
 from dolake.tables.ordering import order_fields, sort_keys
 from dolake.tables.partitions import UNPARTITIONED, fitted, parse_partition_words, spec_changes
@@ -37,6 +39,7 @@ from dolake.tables.transforms import kinds_of
 from dolake.tables.types import Columns, can_be_added, column_name
 
 logger = logging.getLogger(__name__)
+_NOTHING = Declaration()
 
 Json = dict[str, Any]
 
@@ -109,7 +112,16 @@ class SourceTable:
             str(self.index.folder),
             self.state.snapshot_id,
             self.arrangement,
+            self.notes,
+            not (self.is_large or self.busy or self.is_altering),
         )
+
+    @property
+    def notes(self) -> Notes:
+        """What sources have declared of the columns."""
+        guesses, pinned = read_guesses(self.changes.guesses), self.state.pinned_columns
+        undecided = frozenset(name for name, has_values in guesses.items() if not has_values)
+        return Notes(comments_of(self.state.schema), frozenset(guesses), undecided, pinned)
 
     @property
     def is_altering(self) -> bool:
@@ -130,6 +142,20 @@ class SourceTable:
     def is_large(self) -> bool:
         rows: int = sum(entry["record-count"] for entry in self.changes_files.values())
         return rows > self.rules.rebuild_rows_max
+
+    def retypable(self, types: Mapping[str, str]) -> dict[str, str]:
+        """Those of these columns that may get these types."""
+        fractions, pinned = self.rebuildable_later, self.state.pinned_columns
+        found = {
+            column.name: types[column.name]
+            for column in self.columns
+            if column.name in types and isinstance(column.type, str) and column.type != types[column.name]
+        }
+        return {
+            name: type_
+            for name, type_ in found.items()
+            if (name in fractions if type_ == "double" and self.is_large else name not in pinned)
+        }
 
     def _unpinned(self, of: tuple[str, ...] = ()) -> frozenset[str]:
         columns = (each for each in self.columns if isinstance(each.type, str) and (not of or each.type in of))
@@ -217,7 +243,7 @@ class SourceTables:
         self._exact: dict[str, frozenset[str]] = {}
         self.has_source_in_key = has_source_in_key
         self._known: dict[str, SourceTable] = {}
-        self._wished: dict[str, frozenset[str]] = {}
+        self.retypes_wanted = RetypesWanted()
         self._warned: set[tuple[str, str]] = set()
         self._verified: set[Path] = set()
         """Indexes of which every byte was read since the start."""
@@ -250,7 +276,7 @@ class SourceTables:
     def _wish_declared(self, source: SourceTable) -> None:
         later, declared = source.rebuildable_later, source.rules.reading.declared
         if wished := grow(source.columns, Seen(), declared=declared, rebuildable=later).rebuilds:
-            self.wish(source.name, (column.name for column in wished))
+            self.retypes_wanted.add(source.name, {column.name: str(column.type) for column in wished})
 
     @property
     def rules(self) -> LakeRules:
@@ -262,7 +288,7 @@ class SourceTables:
             del self._known[name]
         self._rules = rules
 
-    def grow(self, name: str, seen: Seen, declared: Columns = ()) -> SourceTable:
+    def grow(self, name: str, seen: Seen, declared: Declaration = _NOTHING) -> SourceTable:
         """Make the table if there is none, and give it the columns that were seen or declared."""
         found = self.find(name)
         columns = found.columns if found else self._columns_of_half(name)
@@ -272,39 +298,44 @@ class SourceTables:
             seen,
             leaves_max=rules.leaves_max,
             inference=rules.inference,
-            declared=(*declared, *rules.declared),
+            declared=(*declared.columns, *rules.declared),
             rebuildable=found.rebuildable if found else frozenset(),
         )
-        columns = grown(columns, msgspec.structs.replace(growth, rebuilds=()))
-        wanted_state = layout.state_schema(columns, has_source=self.has_source_in_key)
-        wanted_changes = layout.changes_schema(columns)
+        known, columns = columns, grown(columns, msgspec.structs.replace(growth, rebuilds=()))
+        declared = declared.without_guesses(each.name for each in rules.declared)
+        notes = found.notes if found else Notes()
+        comments = notes.new_comments(columns, declared)
+        wanted_state = layout.state_schema(columns, has_source=self.has_source_in_key, comments=comments)
+        wanted_changes = layout.changes_schema(columns, comments)
         if found is None:
-            return self._create(name, wanted_state, wanted_changes)
-        if growth.additions or growth.promotions:
+            found = self._create(name, wanted_state, wanted_changes)
+            self._note_guesses(found, found.notes.guesses_after(columns, declared), known)
+            return found
+        if growth.additions or growth.promotions or comments:
             found.state = self._iceberg.add_columns(self._with_room(found.state, wanted_state), wanted_state)
             reach("half_grown")
             found.changes = self._iceberg.add_columns(found.changes, wanted_changes)
             found.columns = layout.columns_of(json.loads(found.state.schema))
-            logger.info("columns added", extra={"table": name, "columns": len(found.columns)})
+            if growth:
+                logger.info("columns added", extra={"table": name, "columns": len(found.columns)})
             self._arrange(found)
+        self._note_guesses(found, notes.guesses_after(columns, declared), known)
         if growth.rebuilds:
             self._retype(found, growth.rebuilds)
         return found
 
+    def _note_guesses(self, source: SourceTable, guesses: frozenset[str], known: Columns) -> None:
+        """Which columns are guesses from now on; of those that were there before, whether they have values."""
+        now = read_guesses(source.changes.guesses)
+        if guesses != now.keys():
+            unknown = guesses.intersection(each.name for each in known).difference(now)
+            used = columns_with_values(self._iceberg, (source.state, source.changes), unknown)
+            noted = {name: now.get(name, name in used) for name in guesses}
+            source.changes = self._iceberg.note_guesses(source.changes, guesses_text(noted))
+
     def keep_exact(self, source: SourceTable, columns: Iterable[str]) -> None:
         """These columns have integers that would not survive another type: never again."""
         self._exact[source.name] = self._exact.get(source.name, frozenset()) | frozenset(columns)
-
-    def wish(self, name: str, columns: Iterable[str]) -> None:
-        """These columns of a large table should become fractions, beside the stream."""
-        self._wished[name] = self._wished.get(name, frozenset()) | frozenset(columns)
-
-    def wished(self, name: str) -> frozenset[str]:
-        return self._wished.get(name, frozenset())
-
-    def grant(self, name: str, columns: Iterable[str]) -> None:
-        """They have, or never will."""
-        self._wished[name] = self.wished(name).difference(columns)
 
     def retyped(self, source: SourceTable, types: Mapping[str, str]) -> tuple[IcebergTable, IcebergTable]:
         """State and changes with other types of these columns, which nobody sees before something is staged.
@@ -312,10 +343,16 @@ class SourceTables:
         From left to right: each gets its place beside its neighbour, who may be another one by then.
         """
         types = {column.name: types[column.name] for column in source.columns if column.name in types}
+        # The source's comment is about the type that it has declared; a fraction is a number like the others.
+        comments = {
+            name: text for name, text in comments_of(source.state.schema).items() if types.get(name) == "double"
+        }
+        before_it = {column.name: column.type for column in source.columns}
+        comments |= {name: f"values did not fit {before_it[name]}" for name in types if types[name] == "string"}
         paths: dict[tuple[str, ...], str] = {(name,): type_ for name, type_ in types.items()}
         before: dict[tuple[str, ...], str] = {(layout.BEFORE, name): type_ for name, type_ in types.items()}
-        state = self._iceberg.retype_columns(source.state, paths)
-        return state, self._iceberg.retype_columns(source.changes, paths | before)
+        state = self._iceberg.retype_columns(source.state, paths, comments)
+        return state, self._iceberg.retype_columns(source.changes, paths | before, comments)
 
     def _retype(self, source: SourceTable, columns: Columns) -> None:
         """Give columns other types, which others see with the next publish, together with the old rows in new files."""
@@ -355,6 +392,9 @@ class SourceTables:
             return
         source.state = self._iceberg.rename_columns(source.state, [old], new)
         source.changes = self._iceberg.rename_columns(source.changes, [old, f"{layout.BEFORE}.{old}"], new)
+        if old in (guesses := read_guesses(source.changes.guesses)):
+            guesses[new] = guesses.pop(old)
+            source.changes = self._iceberg.note_guesses(source.changes, guesses_text(guesses))
         self._altered(source)
 
     def drop_column(self, source: SourceTable, column: str) -> None:
@@ -370,6 +410,9 @@ class SourceTables:
         before = [layout.BEFORE] if len(source.columns) == 1 else [f"{layout.BEFORE}.{name}"]
         source.state = self._iceberg.drop_columns(source.state, [name])
         source.changes = self._iceberg.drop_columns(source.changes, [name, *before])
+        if name in (guesses := read_guesses(source.changes.guesses)):
+            del guesses[name]
+            source.changes = self._iceberg.note_guesses(source.changes, guesses_text(guesses))
         self._altered(source)
 
     def _altered(self, source: SourceTable) -> None:

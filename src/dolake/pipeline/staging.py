@@ -25,18 +25,18 @@ from dolake.pipeline.cut import Cut
 from dolake.pipeline.deletes import DeletePlan, Positions, union
 from dolake.pipeline.files import WriteOptions, ids_before, remove_file, remove_files, shape_of
 from dolake.pipeline.quarantine import quarantine_of
-from dolake.pipeline.reading import Wanting
+from dolake.pipeline.reading import Contradicted, Wanting
 from dolake.pipeline.rewriting import RewriteJob, Rewritten, rewrite
 from dolake.pipeline.sourcetables import Rebuild, SourceTable, SourceTables
 from dolake.pipeline.store import in_store
 from dolake.pipeline.tasks import Refused, SliceJob, Staged, StateFile, StateJob, write_slice, write_state
 from dolake.positions import Position
+from dolake.tables.declaration import Declaration, type_for_both
 from dolake.tables.layout import CLEARING, DDL_OPERATIONS
 from dolake.tables.schema import Seen
-from dolake.tables.types import Columns
 
 Json = dict[str, Any]
-Answer = dict[str, Staged | Wanting | Refused]
+Answer = dict[str, Staged | Wanting | Contradicted | Refused]
 _GROWS_MAX = 5
 _ROUNDS = 4
 _STAGERS = 4
@@ -46,6 +46,15 @@ _NONE: Positions = np.empty(0, np.uint32)
 
 class Inexact(Exception):
     """A column cannot get another type, because a value of it would be lost: stage again, and it keeps its own."""
+
+
+class WrongGuess(Exception):
+    """Columns of guessed types must get other types first: do that, and stage again."""
+
+    def __init__(self, types: dict[str, dict[str, str]]) -> None:
+        super().__init__(f"columns need other types: {types}")
+        self.types = types
+        """By table and column."""
 
 
 @dataclass(slots=True)
@@ -79,6 +88,7 @@ class StagedTable:
     replaced_changes: list[Json] = field(default_factory=list)
     """Data files of the changes that leave them, because columns got another type."""
     rescued_count: int = 0
+    rescued_columns: frozenset[str] = frozenset()
 
     @property
     def files(self) -> list[Json]:
@@ -151,6 +161,7 @@ class Staging:
             with steps.timed("write"):
                 answers = self._ask(cut, lacking)
             _stop_if_refused(answers)
+            _stop_if_contradicted(answers)
             lacking = frozenset(name for answer in answers for name in _lacking(answer))
             lacking |= frozenset(map(quarantine_of, lacking))  # what a table cannot take shows when it is read again
             for found, answer in zip(done, answers, strict=True):
@@ -191,11 +202,11 @@ class Staging:
 
     def _grow(self, answers: Iterable[Answer]) -> None:
         seen: dict[str, Seen] = {}
-        declared: dict[str, Columns] = {}
+        declared: dict[str, Declaration] = {}
         for answer in answers:
             for name, part in _lacking(answer).items():
                 seen.setdefault(name, Seen()).merge(part.seen)
-                declared[name] = (*declared.get(name, ()), *part.declared)
+                declared[name] = declared.get(name, Declaration()).then(part.declared)
         # Some at the same time: a lake that begins with hundreds of tables waits for each of them on the disk.
         list(self._stagers.map(lambda name: self._tables.grow(name, seen[name], declared[name]), seen))
 
@@ -204,7 +215,8 @@ class Staging:
         assert source is not None, "the workers had a plan for it"
         found = [part for part in slices if part is not None]
         if wished := frozenset().union(*(part.wished for part in found)):
-            self._tables.wish(name, wished)
+            self._tables.retypes_wanted.add(name, dict.fromkeys(wished, "double"))
+        self._tables.retypes_wanted.note(name, source.index.row_count, [part.contradicted for part in found])
         # A slice is folded already; only several of them can have a key twice.
         joined = found[0].outcomes if len(found) == 1 else fold.fold(fold.join([part.outcomes for part in found]))
         rows = [fold.rows_of_part(joined, number) for number in range(len(found))]
@@ -235,6 +247,7 @@ class Staging:
             None,
             list(source.changes_files.values()) if source.rebuild else [],
             sum(part.rescued_count for part in found),
+            frozenset().union(*(part.rescued_columns for part in found)),
         )
 
     def _merge(self, source: SourceTable, groups: list[dict[str, Positions]]) -> Rewritten:
@@ -253,7 +266,7 @@ class Staging:
             has_keys=True,
             has_source_in_key=self._tables.has_source_in_key,
             ids_before=_ids_before(source.rebuild, source.state.schema, is_state=True),
-            lifted=source.rebuild.columns if source.rebuild else (),
+            lifted=dict.fromkeys(source.rebuild.columns, "double") if source.rebuild else {},
             origins=self._tables.origins(source, files),
             **source.place_of(next(iter(files))),
         )
@@ -272,7 +285,7 @@ class Staging:
             token=self._token,
             has_keys=False,
             ids_before=_ids_before(rebuild, source.changes.schema, is_state=False),
-            lifted=rebuild.columns,
+            lifted=dict.fromkeys(rebuild.columns, "double"),
         )
         return self._rewrite(source, [job])
 
@@ -317,6 +330,17 @@ def _stop_if_refused(answers: Iterable[Answer]) -> None:
                     f"a change of {name} cannot be written: {part.reason}",
                     hint=f"with fail_stop of {name} off it goes to the quarantine, and the lake goes on",
                 )
+
+
+def _stop_if_contradicted(answers: Iterable[Answer]) -> None:
+    types: dict[str, dict[str, str]] = {}
+    for answer in answers:
+        for name, part in answer.items():
+            for column, type_ in part.types.items() if isinstance(part, Contradicted) else ():
+                found = types.setdefault(name, {})
+                found[column] = type_for_both(found.get(column, type_), type_)
+    if types:
+        raise WrongGuess(types)
 
 
 def _block(file: StateFile, part: fold.Outcomes) -> Block:

@@ -6,7 +6,7 @@ Promise: a result names files that are written and synced, or the columns that a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +23,10 @@ from dolake.pipeline.cut import Slice
 from dolake.pipeline.files import WriteOptions, ids_before, new_file, read_columns, shape_of, write_rows
 from dolake.pipeline.fold import GONE, Outcomes, fold
 from dolake.pipeline.gather import Gathered, gather, in_order
-from dolake.pipeline.lifting import fractions_in
+from dolake.pipeline.lifting import fractions_in, names_in
 from dolake.pipeline.quarantine import quarantine_of, sort_out
 from dolake.pipeline.reading import (
+    Contradicted,
     ReadChanges,
     Table,
     Unwritable,
@@ -37,13 +38,16 @@ from dolake.pipeline.reading import (
     read_changes,
     without_before,
 )
+from dolake.pipeline.rows import Contradiction
 from dolake.pipeline.unchanged import Key, read_old_rows
+from dolake.tables.declaration import Notes
 from dolake.tables.layout import KEY, QUARANTINE_SUFFIX, RESCUED, SOURCE
 from dolake.tables.rules import LakeRules, TableRules
 from dolake.tables.types import Columns
 
 Json = dict[str, Any]
 _WRITERS, _AHEAD_MAX = 4, 8
+_NO_NOTES = Notes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,10 @@ class TablePlan:
     """Where the key index of the state is, and of which snapshot."""
     arrangement: Arrangement = field(default_factory=Arrangement)
     """Of the state."""
+    notes: Notes = _NO_NOTES
+    """What sources have declared of the columns."""
+    retypes_at_once: bool = False
+    """Whether a column of a guessed type can get another one before this publish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,10 @@ class Staged:
     """Changes of which a value did not fit its column."""
     wished: frozenset[str] = frozenset()
     """Columns that should become fractions beside the stream, because a value of these changes is one."""
+    contradicted: Mapping[str, Contradiction] = field(default_factory=dict)
+    """Columns of guessed types that some values do not fit, in a table that is too large to change at once."""
+    rescued_columns: frozenset[str] = frozenset()
+    """Columns of which a value did not fit."""
 
     @property
     def state_file(self) -> Json | None:
@@ -133,14 +145,14 @@ class StateJob:
     token: str
 
 
-def write_slice(job: SliceJob) -> dict[str, Staged | Wanting | Refused]:
+def write_slice(job: SliceJob) -> dict[str, Staged | Wanting | Contradicted | Refused]:
     """Each table's changes of this slice as one data file; what cannot be written, as rows of the quarantine."""
     wanted = None
     if job.only is not None:
         wanted = job.only | {name.removesuffix(QUARANTINE_SUFFIX) for name in job.only} | set(job.called)
     gathered = gather(Path(job.journal), job.part, wanted, job.rules)
     waiting = {job.called.get(table, table): changes for table, changes in gathered.items()}
-    done: dict[str, Wanting | Refused] = {}
+    done: dict[str, Wanting | Contradicted | Refused] = {}
     written: dict[str, Future[Staged]] = {}
     with ThreadPoolExecutor(_WRITERS) as threads:  # where tables are many, most of it is waiting for the disk
         # A quarantine comes after its table: it gets rows from there, and has changes by which they leave it.
@@ -156,7 +168,7 @@ def write_slice(job: SliceJob) -> dict[str, Staged | Wanting | Refused]:
                 waiting[quarantine_of(table)] = in_order(waiting.get(quarantine_of(table), Gathered()), bad)
             elif job.only is not None and table not in job.only:
                 pass  # written at the first try
-            elif isinstance(read, Wanting):
+            elif isinstance(read, Wanting | Contradicted):
                 done[table] = read
             else:
                 if len(written) >= _AHEAD_MAX:
@@ -173,7 +185,7 @@ def write_state(job: StateJob) -> tuple[StateFile, ...]:
     return _write_state(changes, job.rows, job.plan, job.options.of(job.plan.rules.layout), job.token)
 
 
-def _read_table(job: SliceJob, table: str, changes: Gathered) -> ReadChanges | Wanting | Unwritable:
+def _read_table(job: SliceJob, table: str, changes: Gathered) -> ReadChanges | Wanting | Contradicted | Unwritable:
     plan = job.plans.get(table)
     if plan is None:
         return Wanting(first_look(changes), declared_by(metadata_by_change(changes.events)))
@@ -187,7 +199,16 @@ def _read_table(job: SliceJob, table: str, changes: Gathered) -> ReadChanges | W
         return read_old_rows(Path(plan.index_folder), plan.snapshot_id, hashes, state, before)
 
     shape, rules = shape_of(plan.changes_schema), plan.rules.reading
-    known = Table(plan.columns, shape, job.has_source_in_key, rules, plan.rebuildable, old_rows)
+    known = Table(
+        plan.columns,
+        shape,
+        job.has_source_in_key,
+        rules,
+        plan.rebuildable,
+        old_rows,
+        plan.notes,
+        plan.retypes_at_once,
+    )
     return read_changes(changes, known)
 
 
@@ -199,7 +220,8 @@ def _write_table(job: SliceJob, plan: TablePlan, read: ReadChanges) -> Staged:
     state_files = _write_state(read.rows, kept, plan, options, job.token) if job.is_whole and len(kept) else ()
     rescued = read.rows.column(RESCUED)
     wished = fractions_in(rescued, plan.rebuildable_later)
-    return Staged(folded, changes_file, state_files, len(rescued) - rescued.null_count, wished)
+    count = len(rescued) - rescued.null_count
+    return Staged(folded, changes_file, state_files, count, wished, read.contradicted, names_in(rescued))
 
 
 def _write_state(

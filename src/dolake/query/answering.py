@@ -29,6 +29,7 @@ from dolake.query.planning import Planner, Table
 from dolake.query.question import CONTENT_TYPES, DiffQuestion, Format, PlanQuestion, Question
 from dolake.query.reader import Asked, Reference, Run, View
 from dolake.query.relation import Relation
+from dolake.query.rescued import has_rescued, rescued_warnings
 from dolake.query.results import Answer, arrow_pieces, csv_pieces, json_pieces
 from dolake.query.routing import Bound, Route, SparkRunning, answer_by_spark, route
 from dolake.query.spark_engine import SparkEngine, SparkFailed, refuse
@@ -120,7 +121,21 @@ def opened(
             for reference, relation, conditions in zip(statement.references, relations, wanted, strict=True)
         ]
         stop.check()
+        _warn_of_rescued(view, statement, relations, parts.engine, stop)
         yield Opened(statement, view, tables, params)
+
+
+def _warn_of_rescued(
+    view: View, statement: Statement, relations: Sequence[Relation], engine: Engine, stop: Stop
+) -> None:
+    """Values that did not fit their columns are null in the answer, and it says so."""
+
+    def run(sql: str, arrow: Mapping[str, pa.Table]) -> Sequence[tuple[Any, ...]]:
+        return runner(engine, stop, arrow)(sql)
+
+    for number, relation in enumerate(relations):
+        if has_rescued(relation):
+            view.warnings += rescued_warnings(statement, relation, view.rescued(number, relation, run))
 
 
 def answer(parts: Parts, question: Question, settings: QuerySettings, form: Format, grant: Grant, job: Job) -> None:
@@ -311,11 +326,11 @@ def registered(relations: Sequence[Relation]) -> dict[str, pa.Table]:
     return {name: table for each in relations for name, table in each.arrow.items()}
 
 
-def runner(engine: Engine, stop: Stop) -> Run:
-    """For the small questions of our own that come before the user's."""
+def runner(engine: Engine, stop: Stop, arrow: Mapping[str, pa.Table] | None = None) -> Run:
+    """For the small queries of our own that come before the user's."""
 
     def run(sql: str) -> list[tuple[Any, ...]]:
-        with engine.start(sql, stop=stop) as running:
+        with engine.start(sql, None, arrow, stop=stop) as running:
             return [
                 row
                 for batch in running.batches()

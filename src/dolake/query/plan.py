@@ -111,6 +111,15 @@ def planned(
     ]
 
 
+def may_have_values(manifests: Manifests, table: LakeTable, snapshot: Json, column: str) -> bool:
+    """Whether a data file of a snapshot may have a value in this column of DoLake's own."""
+    id_ = next((field["id"] for field in table.schema["fields"] if field["name"] == column), None)
+    if id_ is None:
+        return False
+    counts = ((file.record_count, (file.null_value_counts or {}).get(id_)) for file in manifests.files(snapshot))
+    return any(nulls is None or nulls < rows for rows, nulls in counts)
+
+
 def _values_of(file: DataFile) -> list[Any]:
     return [file.partition[place] for place in range(len(file.partition))]
 

@@ -30,6 +30,8 @@ from dolake.query.overlay import Overlay, Overlays
 from dolake.query.past import Past, parse_moment, parse_snapshot_id
 from dolake.query.plan import Condition, Manifests, PlannedFile, planned
 from dolake.query.relation import Relation
+from dolake.query.rescued import RescuedCounts
+from dolake.query.rescued import Run as RunBeside
 from dolake.query.rows_question import unknown_table
 from dolake.query.sqltext import iso, literal, names, quoted
 from dolake.query.table_tail import Cut, TableTail
@@ -89,6 +91,7 @@ class LakeReader:
         self.transaction_wait_max_ms = transaction_wait_max_ms
         self.manifests = Manifests(StorageIO(files.storage))
         self._followers: list[Follower] = []
+        self.rescued = RescuedCounts(self.manifests)
 
     def start(self) -> None:
         """Follow the journal from now on, so that a question finds most of the tail already read.
@@ -269,6 +272,10 @@ class View:
         """The data files of the relation that was made as the `number`th, beginning with 0."""
         reads = self._scans[number].reads
         return [file for read in reads for file in planned(self.reader.manifests, *read, conditions)]
+
+    def rescued(self, number: int, relation: Relation, run: RunBeside) -> dict[str, int]:
+        """How many rows of this relation, the `number`th, have a value that did not fit, by column."""
+        return self.reader.rescued.of(relation, self._scans[number].reads, self.position, run)
 
     def files(self, conditions: Sequence[Sequence[Condition]]) -> dict[str, int]:
         """How many data files are read and how many need not be; `conditions` of each relation in order."""

@@ -26,10 +26,20 @@ from dolake.pipeline import fold
 from dolake.pipeline.files import Shape, no_rows, shape_of
 from dolake.pipeline.gather import Gathered, in_order
 from dolake.pipeline.quarantine import sort_out
-from dolake.pipeline.reading import Table, Unwritable, Wanting, first_look, has_unchanged, read_changes, without_before
+from dolake.pipeline.reading import (
+    ReadChanges,
+    Table,
+    Unwritable,
+    Wanting,
+    first_look,
+    has_unchanged,
+    read_changes,
+    without_before,
+)
 from dolake.pipeline.unchanged import OldRows
 from dolake.positions import Position
 from dolake.query.folding import Folding
+from dolake.tables.declaration import Declaration
 from dolake.tables.layout import KEY, RESCUED, SOURCE, changes_schema
 from dolake.tables.rules import ReadingRules
 from dolake.tables.schema import Seen, grow, grown
@@ -37,6 +47,7 @@ from dolake.tables.types import Columns, column_name
 from dolake.wire.messages import RawEvent
 
 _GROWS_MAX = 5
+_NOTHING = Declaration()
 _USUAL = ReadingRules()
 _CHUNKS_MAX = 24
 _LOOKED_AT_AGAIN_MAX = 4_000
@@ -99,7 +110,7 @@ class TableTail:
     _chunks: list[_Chunk] = field(default_factory=list)
     _base: Columns = ()
     _seen: Seen = field(default_factory=Seen)
-    _declared: Columns = ()
+    _declared: Declaration = _NOTHING
     _folded: tuple[object, TailState] | None = None
     _folding: Folding | None = None
     _folding_of: object = None
@@ -214,7 +225,7 @@ class TableTail:
     def _read(self, base: Columns) -> Columns:
         """Turn what is pending into rows. A column that the table lacks makes all of the tail be read again."""
         if base != self._base:
-            self._base, self._seen, self._declared = base, Seen(), ()
+            self._base, self._seen, self._declared = base, Seen(), _NOTHING
             self._kept_types.clear()
             self._unread()
         has_looked_again = False
@@ -242,10 +253,11 @@ class TableTail:
             if isinstance(read, Wanting):
                 self._unread()
                 self._seen.merge(read.seen)
-                self._declared = (*self._declared, *read.declared)
+                self._declared = self._declared.then(read.declared)
                 if not base:  # all values in view, so that a new table gets the types that the pipeline will give it
                     self._seen.merge(first_look(self._pending))
                 continue
+            assert isinstance(read, ReadChanges), "only the pipeline gives columns of the table other types"
             if columns != base and not has_looked_again and self._is_worth_another_look(read.rows):
                 has_looked_again = True
                 self._unread()
@@ -270,7 +282,7 @@ class TableTail:
             self._seen,
             leaves_max=self.rules.leaves_max,
             inference=self.rules.inference,
-            declared=(*self._declared, *self.rules.declared),
+            declared=(*self._declared.columns, *self.rules.declared),
             rebuildable=_names(base) - self._kept_types,
         )
         return grown(base, growth)

@@ -6,7 +6,7 @@ socket.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -19,6 +19,7 @@ from dolake.errors import DoLakeError, QueryUnavailable
 from dolake.server.query_process import QueryProcess
 from dolake.server.rollback import Difference, Target
 
+_RESCUED_WAIT_MS = 2_000
 _OPERATIONS: dict[str, Operation] = {"added": "INSERT", "removed": "DELETE", "changed": "UPDATE"}
 """By what the past has that the present lacks."""
 _decode_line = msgspec.json.Decoder(tuple[str, str, dict[str, Any] | None, dict[str, Any] | None]).decode
@@ -49,6 +50,20 @@ async def columns_now(process: QueryProcess, table: Name) -> list[tuple[str, str
     named = ".".join('"' + part.replace('"', '""') + '"' for part in (".".join(table.namespace), table.name))
     answer = await ask_now(process, {"sql": f"SELECT * FROM {named} LIMIT 0"})  # noqa: S608 - quoted
     return [(each["name"], each["type"]) for each in answer["columns"]]
+
+
+async def rescued_now(
+    process: QueryProcess, namespace: str, table: str, columns: Mapping[str, int | None]
+) -> dict[str, int | None]:
+    """How many rows of a table have a value of each column that did not fit; None while that cannot be told."""
+    named = ".".join('"' + part.replace('"', '""') + '"' for part in (namespace, table))
+    keys = f"SELECT unnest(json_keys(_rescued)) AS name FROM {named} WHERE _rescued IS NOT NULL"  # noqa: S608 - quoted
+    sql = f"SELECT name, count(*) AS n FROM ({keys}) GROUP BY name ORDER BY name"  # noqa: S608 - quoted
+    try:
+        answer = await ask_now(process, {"sql": sql, "timeoutMs": _RESCUED_WAIT_MS})
+    except DoLakeError:
+        return dict(columns)
+    return {row["name"]: row["n"] for row in answer["rows"]}
 
 
 async def ask_now(process: QueryProcess, body: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from dolake.server import (
     oauth,
     operations,
     quarantine_rest,
+    retype,
     sources_rest,
     tables,
     tiers,
@@ -110,6 +111,7 @@ _BODIES: dict[Handler, Schema] = {
     query_rest.diff: _body({"table": _TEXT, "from": _TEXT}, to=_TEXT, namespace=_TEXT, limit=_COUNT, timeoutMs=_COUNT),
     rows_rest.get_rows: _body({"keys": _list_of(_TEXT)}, **_ROWS),
     tables.roll_back: _body(snapshotId=_TEXT, asOf=_TEXT),
+    retype.retype: _body({"column": _TEXT, "type": {"enum": ["text", "string"]}}),
     forgetting.forget: _body({"key": _TEXT}, source=_TEXT, patient=_FLAG),
     quarantine_rest.replay_quarantine: _body(positions=_list_of(_COUNT)),
     quarantine_rest.drop_quarantine: _body(positions=_list_of(_COUNT)),
@@ -204,7 +206,7 @@ _WITHOUT_CONTENT = {
     subscriptions.drop_subscription,
 }
 
-_LATER = {compaction.run_job, compaction.run_auto, forgetting.forget, tiers.move_tier}
+_LATER = {compaction.run_job, compaction.run_auto, forgetting.forget, retype.retype, tiers.move_tier}
 
 _ERROR = _body({"error": _body({"message": _TEXT, "type": _TEXT, "code": {"type": "integer"}, "hint": _TEXT})})
 _HEADERS = ("Idempotency-Key",)
@@ -227,6 +229,7 @@ def openapi_document(base_path: str) -> dict[str, Any]:
         *tiers.ROUTES,
         *tables.ROUTES,
         *forgetting.ROUTES,
+        *retype.ROUTES,
         *freshness.ROUTES,
         *quarantine_rest.ROUTES,
         *sources_rest.ROUTES,

@@ -67,6 +67,7 @@ PERMISSIONS: dict[str, Need] = {
     "DELETE /v1/compaction/jobs/{job}": ADMIN,
     "GET /v1/tiers": READ,
     "POST /v1/tiers/move": ADMIN,
+    "POST /v1/tables/{namespace}/{table}/retype": ADMIN,
     # Tables.
     "GET /v1/tables": READ,
     "GET /v1/snapshots": READ,

@@ -15,7 +15,7 @@ import sqlite3
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 PipelineState = Literal["off", "starting", "ready", "publishing", "sleeping", "waiting"]
 PIPELINE_STATES: tuple[PipelineState, ...] = get_args(PipelineState)
+_NOTHING: Mapping[str, str] = {}
 _LINE_MAX_BYTES = 64 * 1024 * 1024
 _END_WAIT_S = 10.0
 _LOOK_AT_LEAST_S = 5.0
@@ -346,9 +347,10 @@ class SparkProcess:
         kinds: Iterable[JobKind] = (),
         partitions: Iterable[str] = (),
         to: Tier | None = None,
+        retype: Mapping[str, str] = _NOTHING,
     ) -> JobReport:
         """For the routes: a job for these tables, or these partitions of them, soon."""
-        report = self.jobs.ask(self._settings.current, tables, kinds, partitions, to)
+        report = self.jobs.ask(self._settings.current, tables, kinds, partitions, to, retype)
         self._wake.set()
         return report
 

@@ -37,7 +37,7 @@ from dolake.catalog.values import Json
 from dolake.errors import InvalidInput, NoSuchSnapshot, NotFound, UnknownTable
 from dolake.identity.grants import Grant
 from dolake.identity.request import grant_of
-from dolake.server.differences import columns_now, differences
+from dolake.server.differences import columns_now, differences, rescued_now
 from dolake.server.lake import Lake
 from dolake.server.operations import LAKE, json_response
 from dolake.server.rollback import Rollbacks, Target
@@ -63,6 +63,9 @@ async def all_tables(request: web.Request) -> web.Response:
     page = await lake.catalog.run(_page_of_tables, lake.catalog, after, size, _is_set(request), grant)
     if page["nextPageToken"] is None:
         page["tables"] += await lake.catalog.run(_unpublished, lake, grant)
+    for each in page["tables"] if lake.query is not None else ():
+        if columns := each.get("rescued"):
+            each["rescued"] = await rescued_now(lake.query_process(), each["namespace"], each["name"], columns)
     return json_response(page)
 
 
@@ -81,7 +84,7 @@ async def table_snapshots(request: web.Request) -> web.Response:
     """The newest snapshots of one table."""
     lake, name = request.app[LAKE], table_in(request)
     limit = number_in(request, "limit", _SNAPSHOTS, SNAPSHOTS_MAX)
-    found = await lake.catalog.run(lambda: newest(snapshots_of(name, _load(lake, name)), limit))
+    found = await lake.catalog.run(lambda: newest(snapshots_of(name, load_table(lake, name)), limit))
     return json_response({"snapshots": [each.describe() for each in found]})
 
 
@@ -89,7 +92,7 @@ async def table_schema(request: web.Request) -> web.Response:
     """The columns of a table, and what they were."""
     lake, name = request.app[LAKE], table_in(request)
     try:
-        return json_response(await lake.catalog.run(lambda: describe_schema(name, _load(lake, name))))
+        return json_response(await lake.catalog.run(lambda: describe_schema(name, load_table(lake, name))))
     except UnknownTable:
         if lake.query is None or not _is_durable(lake, name):
             raise
@@ -220,7 +223,8 @@ def _with_newer(catalog: Catalog, found: list[Snapshot], pointers: list[Pointer]
 # --- one table -------------------------------------------------------------------------------------------------------
 
 
-def _load(lake: Lake, name: Name) -> Json:
+def load_table(lake: Lake, name: Name) -> Json:
+    """The metadata of a table; where there is none, what to do about it."""
     try:
         return lake.catalog.tables.load(name).metadata
     except NoSuchTable:
@@ -233,7 +237,7 @@ def _load(lake: Lake, name: Name) -> Json:
 def _source_of(lake: Lake, name: Name, target: Target) -> str:
     """The name that the table has at its sources, if it can be rolled back to this."""
     try:
-        metadata = _load(lake, name)
+        metadata = load_table(lake, name)
     except UnknownTable:
         if target.snapshot_id is not None or not _is_durable(lake, name):
             raise

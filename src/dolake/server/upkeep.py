@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -37,6 +37,7 @@ _OVER = ("done", "failed", "cancelled")
 _OF_COMPACTIONS = ("files_before", "files_after", "bytes_before", "bytes_after", "rows_dropped")
 _OF_OTHERS = ("snapshots_expired", "files_removed", "bytes_removed", "files_moved", "bytes_moved")
 _FORGET_TRIES_MAX = 3
+_NOTHING: Mapping[str, str] = {}
 
 
 class JobBoard:
@@ -65,6 +66,7 @@ class JobBoard:
         kinds: Iterable[JobKind] = (),
         partitions: Iterable[str] = (),
         to: Tier | None = None,
+        retype: Mapping[str, str] = _NOTHING,
     ) -> JobReport:
         """Queue a job; it begins when the pipeline is free for it."""
         job_id = f"job-{self._clock_ms()}-{next(self._numbers)}"
@@ -72,7 +74,9 @@ class JobBoard:
         report = JobReport(job_id, "maintain", shown, "queued", "asked for", started_ms=self._clock_ms())
         self._jobs[job_id] = report
         self._tables[job_id] = tuple(tables)
-        order = Maintain(job_id, Sections.of(settings), tuple(tables), tuple(kinds), tuple(partitions), to)
+        order = Maintain(
+            job_id, Sections.of(settings), tuple(tables), tuple(kinds), tuple(partitions), to, dict(retype)
+        )
         self.orders.append(order)
         return report
 

@@ -7,6 +7,7 @@ made of.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dolake.tables.names import split_table_name
@@ -31,10 +32,12 @@ _CHANGES_OWN: Columns = (
     Field("_previous_key", "string"),
     Field(RESCUED, "string"),
 )
+_NO_COMMENTS: Mapping[str, str] = {}
 _REQUIRED = frozenset((KEY, "_operation", "_sequence", SOURCE, "_timestamp", "_commit_timestamp", "_position"))
 
 
 DDL_OPERATIONS = {
+    "create": "CREATE",
     "truncate": "TRUNCATE",
     "drop": "DROP",
     "rename": "RENAME",
@@ -44,6 +47,10 @@ DDL_OPERATIONS = {
 """What a table of changes calls what was done to the table itself. Such a change has no key."""
 FORGOTTEN = "FORGOTTEN"
 """What a table of changes calls a change of a key that was forgotten: its place and time stay, key and row are gone."""
+GUESSES = "dolake.guesses"
+"""A property of a table of changes: its columns whose type was only guessed, each with whether it has a value."""
+RESCUED_COLUMNS = "dolake.rescued"
+"""A property of a state: the columns of which values did not fit since it was made, or since they got another type."""
 CLEARED = "dolake.cleared"
 """A property of a table of changes: the position at which the state was last emptied."""
 CLEARING = ("TRUNCATE", "DROP")
@@ -57,18 +64,18 @@ def table_names(table: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (*namespace, name), (*namespace, name + CHANGES_SUFFIX)
 
 
-def state_schema(columns: Columns, *, has_source: bool) -> Json:
+def state_schema(columns: Columns, *, has_source: bool, comments: Mapping[str, str] = _NO_COMMENTS) -> Json:
     """One row per key. The source is part of the key where shards reuse row ids, and stands there only then."""
     own = _STATE_OWN if has_source else _STATE_OWN[:-1]
-    schema = _schema((*own, *columns))
+    schema = _schema((*own, *columns), comments)
     keys = (KEY, SOURCE) if has_source else (KEY,)
     return schema | {"identifier-field-ids": [field["id"] for field in schema["fields"] if field["name"] in keys]}
 
 
-def changes_schema(columns: Columns) -> Json:
+def changes_schema(columns: Columns, comments: Mapping[str, str] = _NO_COMMENTS) -> Json:
     """One row per change: ours, the row before it, and the row after it (before it, for a DELETE)."""
     before = (Field(BEFORE, StructType(columns)),) if columns else ()
-    return _schema((*_CHANGES_OWN, *before, *columns))
+    return _schema((*_CHANGES_OWN, *before, *columns), comments)
 
 
 def columns_of(schema: Json) -> Columns:
@@ -106,10 +113,12 @@ def properties(table: str, format_version: int = 2) -> dict[str, str]:
     }
 
 
-def _schema(fields: Columns) -> Json:
+def _schema(fields: Columns, comments: Mapping[str, str]) -> Json:
     """Iceberg's JSON; the ids are provisional, the catalog gives the real ones."""
     ids = iter(range(1, 1_000_000))
-    return {"type": "struct", "schema-id": 0, "fields": [_field(field, ids, _REQUIRED) for field in fields]}
+    found = [_field(field, ids, _REQUIRED) for field in fields]
+    found = [each | {"doc": comments[each["name"]]} if each["name"] in comments else each for each in found]
+    return {"type": "struct", "schema-id": 0, "fields": found}
 
 
 def _field(field: Field, ids: Any, required: frozenset[str] = frozenset()) -> Json:

@@ -44,6 +44,11 @@ class ReadingRules(msgspec.Struct, frozen=True):
         name = column.casefold()
         return name in {each.casefold() for each in (*self.excluded, *(masked for masked, _ in self.masks))}
 
+    def takes(self, column: str) -> bool:
+        """Whether the lake has this column of the source as it is."""
+        is_included = self.included is None or column.casefold() in {each.casefold() for each in self.included}
+        return is_included and not self.is_touched(column)
+
     @property
     def changes_values(self) -> bool:
         """Whether a row must be gone through before it is read."""

@@ -57,18 +57,23 @@ FlushReason = Literal["manual", "shutdown", "buffer_full", "time_threshold"]
 
 
 class SchemaColumn(Struct, rename="camel", frozen=True, gc=False):
-    """A column as its source declares it. Whether it may be null, and is part of the key, is for people to read."""
+    """A column as its source declares it. Whether it may be null, and the comment, are for people to read."""
 
     name: Annotated[str, Meta(min_length=1, max_length=1_024)]
     type: Annotated[str, Meta(min_length=1, max_length=256)]
     nullable: bool = True
     key: bool = False
+    """Whether it is part of the key: then its type never changes because of a value."""
+    comment: Annotated[str, Meta(max_length=1_024)] | None = None
+    """What the type alone does not say, such as `epoch milliseconds`; null leaves the column's comment as it is."""
+    is_hint: bool = False
+    """The source guesses the type: a later guess, or values that contradict it, may change the column."""
 
 
 class Ddl(Struct, rename="camel", frozen=True, gc=False):
     """What a source has done to a table, not to a row of it."""
 
-    action: Literal["truncate", "drop", "rename", "rename_column", "drop_column"]
+    action: Literal["create", "truncate", "drop", "rename", "rename_column", "drop_column"]
     column: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
     to: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
     """The new name of the table or the column."""
@@ -80,6 +85,15 @@ class Ddl(Struct, rename="camel", frozen=True, gc=False):
             raise ValueError(f"{self.action} needs the new name in `to`")
         if self.action == "rename" and self.to is not None and (problem := problem_with_table_name(self.to)):
             raise ValueError(f"the new name {problem}")
+
+
+class AbsentValue(Struct, frozen=True, gc=False):
+    """What is known of a value that its source could not send."""
+
+    size: Count
+    """In bytes."""
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    reason: Annotated[str, Meta(max_length=256)]
 
 
 class EventMetadata(Struct, rename="camel", frozen=True, gc=False):
@@ -94,6 +108,8 @@ class EventMetadata(Struct, rename="camel", frozen=True, gc=False):
     ) = None
     """Only a list means something to us: many sources have a schema of their own here, such as `public`."""
     ddl: Ddl | None = None
+    rescued: dict[Annotated[str, Meta(min_length=1, max_length=1_024)], AbsentValue] | None = None
+    """Columns of `after` (of `before`, for a DELETE) that were left out, because their values are too large."""
 
 
 class _EventHead(Struct, rename="camel", kw_only=True, gc=False):

@@ -237,9 +237,7 @@ def _check_name(path: Path, head: Head, wanted: StreamId, view: LakeView) -> Non
         )
 
 
-def _free_name(
-    store: Store, default: StreamId, choice: Choice, view: LakeView, *, is_older: bool = False
-) -> StreamId:
+def _free_name(store: Store, default: StreamId, choice: Choice, view: LakeView, *, is_older: bool = False) -> StreamId:
     """The default name, unless the stream of another database has it, or that of another kind of client.
 
     `is_older`: an older version followed the file; the lake has no state of its stream yet.

@@ -327,11 +327,11 @@ def row_converter(names: Sequence[str], forms: Sequence[Form]) -> Callable[[Sequ
 
 
 def schema_column(name: str, form: Form, *, nullable: bool, key: bool) -> dict[str, Any]:
-    """The column as `metadata.schema` of a change declares it."""
+    """The column as `metadata.schema` of a change declares it: SQLite enforces no type, so each one is a guess."""
     column: dict[str, Any] = {"name": name, "type": form.type, "nullable": nullable, "key": key}
     if form.comment:
         column["comment"] = form.comment
-    if form.is_hint:
+    if not key:
         column["isHint"] = True
     return column
 

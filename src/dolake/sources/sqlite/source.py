@@ -210,6 +210,8 @@ class SqliteSource:
             self._translator.observe(table.shape, reader, [values for _, values in chunk.rows])
         changes = self._translator.copied(table.shape, chunk.rows, at_ms)
         table.copied += chunk.scanned
+        if chunk.last is None and not table.copied and not table.filling:
+            changes = [self._translator.created(table.shape, at_ms)]
         if chunk.last is None:
             table.phase, table.cursor, table.filling = LIVE, None, None
         else:
