@@ -13,10 +13,10 @@ import pytest_asyncio
 
 from dolake.changes import Change, StreamId
 from dolake.client import connect
-from dolake.errors import Conflict, DoLakeError, InvalidInput
+from dolake.errors import Conflict, DoLakeError, InvalidInput, NotFound, Unavailable
 from dolake.sources.configured import view_of
 from dolake.sources.runner import Runner
-from dolake.sources.sqlite import enable_cdc
+from dolake.sources.sqlite import disable_cdc, enable_cdc, has_traces
 from dolake.sources.sqlite.attachment import Choice, Plan, plan_all
 from tests.support.lake import running_lake
 from tests.support.mirror import Mirror, events_in
@@ -239,6 +239,43 @@ async def test_a_restored_file_keeps_the_names_that_its_tables_have_in_the_lake(
     await desk.follow(one)
     assert len(desk.words("shop.orders")) == 3
     assert {event["table"] for event in desk.events()} == {"shop.orders"}
+
+
+async def test_a_file_that_was_replaced_by_one_that_was_never_followed_is_copied_again(desk: Desk) -> None:
+    path = desk.file("app.db", "orders", "users")
+    await desk.follow(path, tables=["orders"])
+    (plan,) = await desk.plans(path)
+    shard = plan.carry_out()
+    shard.open_source().close()
+    other = desk.file("other.db", "orders", "users", "more", rows=3)
+    other.replace(path)
+    shard.open_source().close()
+    await desk.follow(path)
+    assert desk.words("orders") == ["other.db"] * 3
+    assert {event["table"] for event in desk.events()} == {"orders"}
+
+
+async def test_a_file_that_is_gone_for_a_while_is_waited_for(desk: Desk) -> None:
+    path = desk.file("app.db", "orders")
+    (plan,) = await desk.plans(path)
+    shard = plan.carry_out()
+    shard.open_source().close()
+    path.rename(desk.folder / "away.db")
+    with pytest.raises(Unavailable, match="is gone"):
+        shard.open_source()
+    (desk.folder / "away.db").rename(path)
+    shard.open_source().close()
+
+
+async def test_a_file_that_was_disabled_stays_so(desk: Desk) -> None:
+    path = desk.file("app.db", "orders")
+    (plan,) = await desk.plans(path)
+    shard = plan.carry_out()
+    shard.open_source().close()
+    disable_cdc(path)
+    with pytest.raises(NotFound, match="is not followed"):
+        shard.open_source()
+    assert not has_traces(path)
 
 
 # --- shards ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dolake.changes import StreamId
-from dolake.errors import Conflict, InvalidInput
+from dolake.errors import Conflict, InvalidInput, Unavailable
 from dolake.sources.runner import Shard
 from dolake.sources.sqlite import installation
 from dolake.sources.sqlite.lake_view import KnownStream, LakeView
@@ -80,7 +80,29 @@ class Plan:
             logger.warning("file is followed with a warning", extra={"file": str(self.path), "problem": warning})
         path, namespace = self.path, self.choice.namespace
         is_shared = bool(self.stream.shard)
-        return Shard(self.stream, lambda: SqliteSource(path, namespace=namespace, is_shared=is_shared))
+        return Shard(self.stream, _Opening(path, namespace, is_shared=is_shared))
+
+
+class _Opening:
+    """Opens the file, again and again: also another file that has taken its place, which is enabled as it was."""
+
+    def __init__(self, path: Path, namespace: str, *, is_shared: bool) -> None:
+        self._path, self._namespace, self._is_shared = path, namespace, is_shared
+        self._file_id: tuple[int, int] | None = None
+        self._head: Head | None = None
+
+    def __call__(self) -> SqliteSource:
+        if self._head is not None and not self._path.is_file():
+            raise Unavailable(f"{self._path} is gone", hint="it is followed again as soon as it is back")
+        with in_words(self._path):
+            store = Store(self._path)
+            try:
+                if store.head() is None and self._head is not None and store.file_id != self._file_id:
+                    installation.repair(store, self._head)
+                self._head, self._file_id = store.head(), store.file_id
+            finally:
+                store.close()
+        return SqliteSource(self._path, namespace=self._namespace, is_shared=self._is_shared)
 
 
 def plan(path: Path, choice: Choice, view: LakeView) -> Plan:
