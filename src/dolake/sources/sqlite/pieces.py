@@ -23,6 +23,13 @@ class PieceMaker:
 
     def __init__(self, sent: dict[str, Any]) -> None:
         self._sent = sent
+        self._events = 0
+        self._size = 0
+
+    @property
+    def event_size(self) -> int:
+        """The mean size of the events that were told, about."""
+        return self._size // max(1, self._events)
 
     def cut(self, changes: Sequence[Change], state: FileState) -> Piece:
         """These changes, and the state as it is behind them."""
@@ -43,6 +50,8 @@ class PieceMaker:
         for each in told:
             row = each.row
             if each.change is not None:
+                self._events += 1
+                self._size += each.size
                 changes.append(each.change)
                 size += each.size
             if each.is_last and (len(changes) >= PIECE_CHANGES_MAX or size >= PIECE_SIZE_MAX) and row[0] < last:

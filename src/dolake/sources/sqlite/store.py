@@ -134,7 +134,7 @@ class Store:
         try:
             row = self.db.execute(f"SELECT v0 FROM {OUTBOX} WHERE seq = 0").fetchone()
         except sqlite3.OperationalError as error:
-            if "no such table" in str(error):
+            if "no such table" in str(error) or "no such column" in str(error):
                 return None
             raise
         return row[0] if row else None
