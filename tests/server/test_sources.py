@@ -178,7 +178,7 @@ def test_what_is_committed_while_the_process_of_a_source_is_dead_arrives(server:
 
 def test_a_source_is_added_paused_resumed_and_removed_by_commands_while_the_server_runs(server: ServerProcess) -> None:
     app = App(app_folder(server) / "crm.db", "people")
-    added = invoke("sources", "add", app.path, "--home", server.home)
+    added = invoke("sources", "add", app.path, "--mask", "people.name=redact", "--home", server.home)
     assert "is followed as crm" in added.output, added.output
     wait_for_rows(server, "people", [1, 2, 3])
     assert "paused" in invoke("sources", "pause", "crm", "--home", server.home).output
@@ -193,6 +193,8 @@ def test_a_source_is_added_paused_resumed_and_removed_by_commands_while_the_serv
     assert "is removed" in invoke("sources", "remove", "crm", "--home", server.home).output
     assert [each["name"] for each in status_of(server)["sources"]] == ["shop"]
     assert rows_of(server, "people") == [1, 2, 3, 4]
+    with connect(server.url) as lake:
+        assert {row.name for row in lake.query("SELECT name FROM people")} == {"***"}
 
 
 def test_what_cannot_be_done_is_refused_in_words(server: ServerProcess) -> None:

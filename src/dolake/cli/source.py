@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from dolake.changes import StreamId
+from dolake.cli.masks import MaskOption, masks_of
 from dolake.cli.serve import run_loop
 from dolake.errors import Conflict, DoLakeError, InvalidInput
 from dolake.sources import sqlite as sqlite_source
@@ -40,14 +41,6 @@ TablesOption = Annotated[
 ]
 ExcludeOption = Annotated[
     list[str] | None, typer.Option("--exclude", help="A table, or a pattern, to leave out; give it again for more.")
-]
-MaskOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mask",
-        help="Keep a hash, *** or the beginning of a column's values; give it again.",
-        metavar="TABLE.COLUMN=MASK",
-    ),
 ]
 TokenOption = Annotated[str | None, typer.Option(envvar="DOLAKE_TOKEN", help="The lake's token, if it asks for one.")]
 ToOption = Annotated[str | None, typer.Option("--to", help="The lake's address, to ask how far it is.", metavar="URL")]
@@ -89,7 +82,7 @@ def sqlite(
         namespace,
         tables,
         exclude,
-        _masks_of(mask),
+        masks_of(mask),
         source,
         (source or paths[0].resolve().parent.name) if shards else None,
         as_copy,
@@ -125,7 +118,7 @@ def enable(
 ) -> None:
     """Put triggers and an outbox into SQLite files: they keep their changes for a lake from now on. Repairs, too."""
     for path in files_of(files):
-        status = sqlite_source.enable_cdc(path, tables, exclude=exclude, masks=_masks_of(mask))
+        status = sqlite_source.enable_cdc(path, tables, exclude=exclude, masks=masks_of(mask))
         typer.echo(
             f"{path}: {_counted(len(status.tables))} followed: {_listed([each.table for each in status.tables])}"
         )
@@ -218,18 +211,6 @@ async def _view(paths: Sequence[Path], url: str, token: str | None, *, is_patien
     if is_patient and all(sqlite_source.is_attached(path) for path in paths):
         return await awaited_view_of(url, token)
     return await view_of(url, token)
-
-
-def _masks_of(named: Sequence[str] | None) -> dict[str, str] | None:
-    if named is None:
-        return None
-    found = {}
-    for each in named:
-        name, sign, mask = each.partition("=")
-        if not sign or "." not in name:
-            raise InvalidInput(f"--mask {each!r} is no mask", hint="write TABLE.COLUMN=hash, =redact or =truncate(3)")
-        found[name.strip()] = mask.strip()
-    return found
 
 
 def _show_plan(plan: Plan, *, is_dry_run: bool) -> None:

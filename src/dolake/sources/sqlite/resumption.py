@@ -51,7 +51,7 @@ def _without_state(store: Store, head: Head, standing: Standing) -> Decision:
     if standing.durable_sequence:
         return _start_over(store, "the lake knows this stream already, and not this file")
     if head.acked:
-        return _start_over(store, "the lake has lost this stream")
+        return _start_over(store, "the lake has nothing of this stream, and the outbox was trimmed")
     return Decision(FileState())
 
 
