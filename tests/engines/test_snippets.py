@@ -82,5 +82,5 @@ def test_the_guide_s_snippets_do_what_they_say(server: ServerProcess) -> None:
     assert sorted(run_duckdb(without_catalog, server.url)) == [(1, "Ada"), (2, "Grace")]
     ((_, polars),) = blocks_of(page, "Polars")
     assert "Grace" in run_python(polars, server.url)
-    ((_, pinned),) = blocks_of(page, "One moment for all tables")
+    ((_, pinned),) = blocks_of(page, "One point in time for all tables")
     run_duckdb(pinned, server.url)

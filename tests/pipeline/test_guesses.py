@@ -79,11 +79,14 @@ def test_a_soft_delete_column_of_an_empty_table_gets_the_type_of_its_first_value
     rows = [insert("guess.soft", number, deletedAt=None) for number in (2, 3)]
     rows += [insert("guess.soft", number, deletedAt=f"2026-01-0{number}T10:00:00.000+00:00") for number in (4, 5)]
     rows[0] = declaring(rows[0], column("deletedAt", "timestamptz", "ISO 8601 times with a zone"))
-    published(lake, *rows)
+    send(lake.url, *rows)
+    not_deleted = "SELECT count(*) AS n FROM guess.soft WHERE deletedAt IS NULL"
+    assert query(lake, not_deleted) == [{"n": 3}], "before it is published, too"
+    lake.flush()
 
     assert types_of(catalog, "guess.soft")["deletedAt"] == "timestamptz"
     assert comment(catalog, "soft", "deletedAt") == "ISO 8601 times with a zone"
-    assert query(lake, "SELECT count(*) AS n FROM guess.soft WHERE deletedAt IS NULL") == [{"n": 3}]
+    assert query(lake, not_deleted) == [{"n": 3}]
     assert null_count_in_duckdb(catalog, "soft", "deletedAt") == 3
     assert values(catalog, "soft", "deletedAt")["4"] == datetime(2026, 1, 4, 10, tzinfo=UTC)
     assert rescued(catalog, "soft") == {}
@@ -99,7 +102,11 @@ def test_a_small_table_becomes_text_at_once_and_nothing_is_rescued(lake: ServerP
         insert("guess.small", "c", v=None, n=3),
     )
     assert comment(catalog, "small") == "as the app has it"
-    published(lake, update("guess.small", "a", {"v": "2026-01-01T10:00:00Z", "n": 1}, {"v": "tomorrow", "n": 1}))
+    send(lake.url, update("guess.small", "a", {"v": "2026-01-01T10:00:00Z", "n": 1}, {"v": "tomorrow", "n": 1}))
+    as_text = [{"v": "tomorrow"}, {"v": "2026-01-01T10:00:00.25Z"}, {"v": None}]
+    assert query(lake, "SELECT v FROM guess.small ORDER BY n") == as_text, "before it is published, too"
+    lake.flush()
+    assert query(lake, "SELECT v FROM guess.small ORDER BY n") == as_text
     assert types_of(catalog, "guess.small") == {"v": "string", "n": "long"}
     assert types_of(catalog, "guess.small__changes")["v"] == "string"
     assert values(catalog, "small") == {"a": "tomorrow", "b": "2026-01-01T10:00:00.25Z", "c": None}
@@ -138,7 +145,10 @@ def test_every_kind_of_guess_gives_way(
     expected: list[Any],
 ) -> None:
     published(lake, declaring(insert(f"guess.{name}", "1", v=first), column("v", type_)))
-    published(lake, insert(f"guess.{name}", "2", v=later))
+    send(lake.url, insert(f"guess.{name}", "2", v=later))
+    live = query(lake, f"SELECT v FROM guess.{name} ORDER BY _key")  # noqa: S608 - the test's own names
+    lake.flush()
+    assert query(lake, f"SELECT v FROM guess.{name} ORDER BY _key") == live  # noqa: S608 - the test's own names
     assert types_of(catalog, f"guess.{name}")["v"] == wanted
     assert values(catalog, name) == dict(zip(("1", "2"), expected, strict=True))
     assert rescued(catalog, name) == {}

@@ -54,7 +54,7 @@ EXPECTED = (
 )
 
 
-@pytest.mark.parametrize("table", ["large", "parted"])
+@pytest.mark.parametrize("table", ["vast", "parted"])
 def test_fractions_wait_until_the_column_has_become_one(lake: ServerProcess, catalog: RestCatalog, table: str) -> None:
     filled(lake, table)
     assert (type_of(catalog, table), rescued(catalog, table)) == ("long", {"x": '{"n":0.5}'})

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ def test_what_is_committed_while_the_process_of_a_source_is_dead_arrives(server:
 
 def test_a_source_is_added_paused_resumed_and_removed_by_commands_while_the_server_runs(server: ServerProcess) -> None:
     app = App(app_folder(server) / "crm.db", "people")
-    added = invoke("sources", "add", app.path, "--home", server.home)
+    added = invoke("sources", "add", app.path, "--mask", "people.name=redact", "--home", server.home)
     assert "is followed as crm" in added.output, added.output
     wait_for_rows(server, "people", [1, 2, 3])
     assert "paused" in invoke("sources", "pause", "crm", "--home", server.home).output
@@ -193,6 +193,8 @@ def test_a_source_is_added_paused_resumed_and_removed_by_commands_while_the_serv
     assert "is removed" in invoke("sources", "remove", "crm", "--home", server.home).output
     assert [each["name"] for each in status_of(server)["sources"]] == ["shop"]
     assert rows_of(server, "people") == [1, 2, 3, 4]
+    with connect(server.url) as lake:
+        assert {row.name for row in lake.query("SELECT name FROM people")} == {"***"}
 
 
 def test_what_cannot_be_done_is_refused_in_words(server: ServerProcess) -> None:
@@ -233,6 +235,25 @@ def test_each_line_of_a_sources_log_has_its_name(server: ServerProcess) -> None:
     lines = [line for line in server.log.splitlines() if "table is followed" in line]
     assert lines
     assert all("source shop: " in line or "source crm: " in line for line in lines)
+
+
+def test_a_file_is_not_disabled_while_a_source_follows_it(server: ServerProcess) -> None:
+    app = App(app_folder(server) / "stock.db", "shelves")
+    post(server, "/v1/sources", path=str(app.path))
+    wait_for_state(server, "stock", "following")
+    command = "source", "disable", app.path, "--to", server.url
+    refused = invoke(*command, "--yes")
+    assert (refused.exit_code, "stock.db is being followed now" in refused.output) == (1, True), refused.output
+    assert "_dolake_outbox" in tables_in(app.path)
+    assert server.get("/v1/sources/stock", method="DELETE")[0] == 204
+    assert invoke(*command).exit_code == 0
+    assert tables_in(app.path) == ["shelves"]
+
+
+def tables_in(path: Path) -> list[str]:
+    """Of the file itself."""
+    with closing(sqlite3.connect(path)) as db:
+        return [name for (name,) in db.execute("SELECT name FROM sqlite_schema ORDER BY name")]
 
 
 def test_a_folder_is_one_source_with_a_stream_for_each_file(server: ServerProcess) -> None:

@@ -9,11 +9,15 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dolake.sources.configured import files_of, shards_of
+from dolake.sources.sqlite import enable_cdc, status
+from dolake.sources.sqlite.lake_view import LakeView
 from dolake.wire.source_lines import ErrorLine, SourceLine, StartSource, decode_line, to_line
 
 _WAIT_S = 30.0
@@ -82,3 +86,21 @@ def test_a_source_ends_with_its_server_and_its_log_is_json(ends: str, tmp_path: 
             process.stdin.close()
             process.stdin = None
         assert process.wait(_WAIT_S) == 0
+
+
+def test_a_file_keeps_its_tables_and_masks_where_the_configuration_leaves_them_out(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("CREATE TABLE users (id INTEGER PRIMARY KEY, password TEXT); CREATE TABLE sessions (id TEXT)")
+    enable_cdc(path, exclude=["sessions"], masks={"users.password": "redact"})
+    start = StartSource(name="app", kind="sqlite", path=str(path), url=_NOBODY, token="t")
+    shards_of(start, files_of(start), LakeView())
+    assert [each.table for each in status(path).tables] == ["users"]
+    assert head_of(path)["masks"] == {"users.password": "redact"}
+
+
+def head_of(path: Path) -> dict[str, Any]:
+    """The note in the file that says what was chosen."""
+    with closing(sqlite3.connect(path)) as db:
+        found: dict[str, Any] = json.loads(db.execute("SELECT v0 FROM _dolake_outbox WHERE seq = 0").fetchone()[0])
+    return found

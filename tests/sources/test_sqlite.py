@@ -380,3 +380,15 @@ def test_mistakes_are_said_in_words(tmp_path: Path, app: Followed) -> None:
         resync(app.path, "other")
     disable_cdc(app.path)
     disable_cdc(app.path)
+
+
+def test_an_empty_table_is_in_the_lake_with_its_columns(app: Followed) -> None:
+    app.do("CREATE TABLE t (id INTEGER PRIMARY KEY, at DATETIME)")
+    enable_cdc(app.path)
+    app.listen()
+    assert app.mirror.types == {"t": {"id": "long", "at": "timestamp"}}
+    app.do("ALTER TABLE t ADD COLUMN city TEXT")
+    app.listen()
+    assert app.mirror.types["t"]["city"] == "string"
+    app.do("INSERT INTO t VALUES (1, NULL, 'Oslo')")
+    app.assert_same("t")

@@ -322,6 +322,21 @@ def sqlite_source(
     _show_floors(benchmark.run_sqlite_source_bench(load, out=out, home=home))
 
 
+@app.command("sqlite-writers")
+def sqlite_writers(
+    transactions: Annotated[int, typer.Option(help="Of each kind of writers.")] = 10_000,
+    rounds: Annotated[int, typer.Option(help="In how many turns.")] = 5,
+    pauses: Annotated[int, typer.Option(help="Transactions that pause before they write.")] = 10,
+    bulk_rows: Annotated[int, typer.Option(help="Rows that one statement updates.")] = 200_000,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON here, too.")] = None,
+    home: Annotated[Path | None, typer.Option(help="A folder on the disk to measure.")] = None,
+) -> None:
+    """Transactions of an application that fail while its SQLite file is followed; with their floors."""
+    benchmark = _benchmark("sqlite_writers")
+    load = benchmark.Load(transactions=transactions, rounds=rounds, pauses=pauses, bulk_rows=bulk_rows)
+    _show_floors(benchmark.run_sqlite_writers_bench(load, out=out, home=home))
+
+
 @app.command("flood")
 def flood(
     seconds: Annotated[float, typer.Option(help="How long each kind of flood lasts.")] = 10,

@@ -17,13 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from dolake.changes import StreamId
+from dolake.cli.masks import MaskOption, masks_of
 from dolake.cli.serve import run_loop
-from dolake.errors import DoLakeError, InvalidInput
+from dolake.errors import Conflict, DoLakeError, InvalidInput
 from dolake.sources import sqlite as sqlite_source
 from dolake.sources.base import SourceStatus
 from dolake.sources.configured import awaited_view_of, files_in, view_of
 from dolake.sources.runner import Report, Runner
-from dolake.sources.sqlite.attachment import Choice, Plan, plan_all
+from dolake.sources.sqlite.attachment import Choice, Plan, is_being_followed, plan_all
 from dolake.sources.sqlite.lake_view import LakeView
 from dolake.sources.sqlite.naming import lake_name
 from dolake.telemetry import start_logging
@@ -40,14 +41,6 @@ TablesOption = Annotated[
 ]
 ExcludeOption = Annotated[
     list[str] | None, typer.Option("--exclude", help="A table, or a pattern, to leave out; give it again for more.")
-]
-MaskOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mask",
-        help="Keep a hash, *** or the beginning of a column's values; give it again.",
-        metavar="TABLE.COLUMN=MASK",
-    ),
 ]
 TokenOption = Annotated[str | None, typer.Option(envvar="DOLAKE_TOKEN", help="The lake's token, if it asks for one.")]
 ToOption = Annotated[str | None, typer.Option("--to", help="The lake's address, to ask how far it is.", metavar="URL")]
@@ -89,7 +82,7 @@ def sqlite(
         namespace,
         tables,
         exclude,
-        _masks_of(mask),
+        masks_of(mask),
         source,
         (source or paths[0].resolve().parent.name) if shards else None,
         as_copy,
@@ -125,7 +118,7 @@ def enable(
 ) -> None:
     """Put triggers and an outbox into SQLite files: they keep their changes for a lake from now on. Repairs, too."""
     for path in files_of(files):
-        status = sqlite_source.enable_cdc(path, tables, exclude=exclude, masks=_masks_of(mask))
+        status = sqlite_source.enable_cdc(path, tables, exclude=exclude, masks=masks_of(mask))
         typer.echo(
             f"{path}: {_counted(len(status.tables))} followed: {_listed([each.table for each in status.tables])}"
         )
@@ -146,6 +139,11 @@ def disable(
         if not sqlite_source.has_traces(path):
             typer.echo(f"{path}: is not followed")
             continue
+        if view and is_being_followed(path, view):
+            raise Conflict(
+                f"{path} is being followed now: its source would put the triggers back",
+                hint="stop it first: `dolake sources pause NAME`, or Ctrl-C where `dolake source sqlite` runs",
+            )
         if sqlite_source.is_enabled(path) and not yes:
             _refuse_to_lose(path, sqlite_source.status(path, view))
         sqlite_source.disable_cdc(path)
@@ -156,11 +154,12 @@ def _refuse_to_lose(path: Path, found: SourceStatus) -> None:
     """What a lake has not acknowledged would be lost; without the lake it is not known which changes these are."""
     if not found.pending:
         return
+    changes = "1 change" if found.pending == 1 else f"{found.pending:,} changes"
     if found.is_known:
         words, hint = "that no lake has acknowledged", "bring them with `dolake source sqlite FILE --to URL --once`"
     else:
-        words, hint = "in its outbox, and only the lake knows which of them it has", "add --to URL to ask it"
-    raise InvalidInput(f"{path} has {found.pending:,} changes {words}", hint=f"{hint}, or add --yes to lose them")
+        words, hint = "in its outbox, and only the lake knows what it has of them", "add --to URL to ask it"
+    raise InvalidInput(f"{path} has {changes} {words}", hint=f"{hint}, or add --yes to lose them")
 
 
 @app.command("status")
@@ -175,7 +174,7 @@ def status(files: FilesArgument, to: ToOption = None, token: TokenOption = None)
             continue
         found = sqlite_source.status(path, view)
         lag = f"{found.lag_ms / 1000:,.1f} s" if found.pending and found.is_known else "none" if found.is_known else ""
-        shown.add_row(path.name, f"{len(found.tables)} tables", "", f"{found.pending:,}", lag)
+        shown.add_row(path.name, _counted(len(found.tables)), "", f"{found.pending:,}", lag)
         for table in found.tables:
             done = {"live": "all", "copying": f"{table.copied:,} of {table.total:,}"}.get(table.phase, "")
             shown.add_row("", table.table, done)
@@ -212,18 +211,6 @@ async def _view(paths: Sequence[Path], url: str, token: str | None, *, is_patien
     if is_patient and all(sqlite_source.is_attached(path) for path in paths):
         return await awaited_view_of(url, token)
     return await view_of(url, token)
-
-
-def _masks_of(named: Sequence[str] | None) -> dict[str, str] | None:
-    if named is None:
-        return None
-    found = {}
-    for each in named:
-        name, sign, mask = each.partition("=")
-        if not sign or "." not in name:
-            raise InvalidInput(f"--mask {each!r} is no mask", hint="write TABLE.COLUMN=hash, =redact or =truncate(3)")
-        found[name.strip()] = mask.strip()
-    return found
 
 
 def _show_plan(plan: Plan, *, is_dry_run: bool) -> None:

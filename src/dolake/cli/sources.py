@@ -12,6 +12,7 @@ from rich.table import Table as Paper
 from dolake.cli import showing
 from dolake.cli.address import HomeOption, UrlOption
 from dolake.cli.compact import Server
+from dolake.cli.masks import MaskOption, masks_of
 from dolake.cli.tables import JsonOption
 
 app = typer.Typer(help="The databases that a running server follows: list, add, pause, resume, remove.")
@@ -56,6 +57,7 @@ def add(
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", help="A table, or a pattern, to leave out; give it again for more.")
     ] = None,
+    mask: MaskOption = None,
     source: Annotated[str, typer.Option(help="The stream's name in the lake; from the file otherwise.")] = "",
     home: HomeOption = _HOME,
     url: UrlOption = None,
@@ -63,7 +65,9 @@ def add(
     """Follow a database from now on, also after a restart of the server."""
     path = file if url else file.absolute()
     body: dict[str, Any] = {"path": str(path), "name": name, "namespace": namespace, "source": source}
-    added = _change(home, url, _PATH, body | {"tables": tables or [], "exclude": exclude or []})
+    added = _change(
+        home, url, _PATH, body | {"tables": tables or [], "exclude": exclude or [], "mask": masks_of(mask) or {}}
+    )
     typer.echo(f"{added['path']} is followed as {added['name']}; `dolake sources` shows how far it is")
 
 

@@ -21,11 +21,6 @@ _SHARE_MAX = 0.001
 """Of a large table's rows: when more values than this contradict a guess, the column becomes text beside the stream."""
 
 
-def read_guesses(text: str | None) -> dict[str, bool]:
-    """From a table's property: each column, and whether it has a value."""
-    return {str(name): bool(has_values) for name, has_values in json.loads(text).items()} if text else {}
-
-
 def guesses_text(guesses: Mapping[str, bool]) -> str:
     return json.dumps(dict(sorted(guesses.items())))
 

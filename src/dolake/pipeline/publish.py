@@ -27,7 +27,7 @@ from dolake.keyindex.format import ROW_SIZE
 from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.cut import Cut, Limits, next_cut
 from dolake.pipeline.files import WriteOptions
-from dolake.pipeline.guesses import guesses_text, read_guesses, rescued_property, with_values
+from dolake.pipeline.guesses import guesses_text, rescued_property, with_values
 from dolake.pipeline.iceberg import Iceberg, StagedCommit, TableChange, warm_up
 from dolake.pipeline.iceberg_options import rest_options, store_options
 from dolake.pipeline.link import Published, Sections, Start, TableReport
@@ -38,6 +38,7 @@ from dolake.pipeline.turns import InFlight, Turns
 from dolake.positions import Position
 from dolake.settings.tables import lake_rules
 from dolake.storage.local import path_of
+from dolake.tables.declaration import read_guesses
 from dolake.tables.layout import CLEARED, GUESSES, state_schema
 from dolake.tables.names import plain_table_name
 from dolake.tables.types import Field

@@ -24,13 +24,14 @@ from dolake.pipeline.arranging import folder_of, mark_of
 from dolake.pipeline.compaction import land
 from dolake.pipeline.deletes import Positions
 from dolake.pipeline.files import ids_before, remove_files, shape_of
-from dolake.pipeline.guesses import guesses_text, read_guesses, rescued_property, with_values
+from dolake.pipeline.guesses import guesses_text, rescued_property, with_values
 from dolake.pipeline.iceberg import IcebergTable, TableChange
 from dolake.pipeline.publish import Publisher
 from dolake.pipeline.rewriting import RewriteJob, rewrite
 from dolake.pipeline.sourcetables import SourceTable
 from dolake.pipeline.staging import NO_TARGET, Inexact, run_jobs
 from dolake.pipeline.store import store
+from dolake.tables.declaration import read_guesses
 from dolake.tables.layout import GUESSES
 from dolake.tables.tiers import COLD
 

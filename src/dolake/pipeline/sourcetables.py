@@ -22,13 +22,13 @@ from dolake.keyindex import Block, KeyIndex, StaleIndex, rebuild
 from dolake.pipeline.arranging import Arrangement, arrangement, folder_of, mark_of, name_of, partition_of
 from dolake.pipeline.catalog_http import CatalogHttp
 from dolake.pipeline.deletes import VECTORS_FORMAT_MIN, DeleteFiles
-from dolake.pipeline.guesses import RetypesWanted, columns_with_values, comments_of, guesses_text, read_guesses
+from dolake.pipeline.guesses import RetypesWanted, columns_with_values, comments_of, guesses_text
 from dolake.pipeline.iceberg import Iceberg, IcebergTable
 from dolake.pipeline.origins import Origin
 from dolake.pipeline.quarantine import quarantine_of
 from dolake.pipeline.tasks import KeysJob, TablePlan, read_keys
 from dolake.tables import layout
-from dolake.tables.declaration import Declaration, Notes
+from dolake.tables.declaration import Declaration, Notes, read_guesses
 from dolake.tables.maintenance import files_to_merge, groups_to_merge
 from dolake.tables.ordering import order_fields, sort_keys
 from dolake.tables.partitions import UNPARTITIONED, fitted, parse_partition_words, spec_changes

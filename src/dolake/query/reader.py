@@ -21,6 +21,7 @@ from dolake.identity.grants import EVERYTHING, Grant
 from dolake.positions import Position
 from dolake.query import information_schema
 from dolake.query.following import Follower
+from dolake.query.guessed_types import guessed_types
 from dolake.query.history import scan_history
 from dolake.query.key_tail import KeyTail
 from dolake.query.lake import Json, LakeFiles, LakeMoment, LakeTable, position_of
@@ -244,7 +245,9 @@ class View:
         tail = self.reader.tail.table(plain)
         self.reader.live.give_rows(tail, state)
         if tail is not None:
-            tail.can_rebuild = partial(self._can_rebuild, state, changes, self.reader.tail.rebuild_rows_max(plain))
+            rows_max = self.reader.tail.rebuild_rows_max(plain)
+            tail.can_rebuild = partial(self._can_rebuild, state, changes, rows_max)
+            tail.guessed = guessed_types(state, changes, rows_max)
         return tail
 
     def _can_rebuild(self, state: LakeTable | None, changes: LakeTable | None, rows_max: int, column: str) -> bool:

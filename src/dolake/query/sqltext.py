@@ -81,6 +81,10 @@ def _widened(expression: str, have: Type, want: Type) -> str:
             return f"CASE WHEN {expression} IS NULL THEN NULL ELSE struct_pack({parts}) END"
         case ListType(), ListType():
             return f"list_transform({expression}, lambda each: {_widened('each', have.element, want.element)})"
+        case "timestamptz", "string":  # as the pipeline writes it
+            return f"(replace(CAST(make_timestamp(epoch_us({expression})) AS VARCHAR), ' ', 'T') || 'Z')"
+        case "binary", "string":
+            return f"to_base64({expression})"
         case _:
             return f"CAST({expression} AS {type_sql(want)})"
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace as replace_struct
 from numpy.typing import NDArray
 
 from dolake.changes import StreamId
@@ -27,7 +28,7 @@ from dolake.pipeline.files import Shape, no_rows, shape_of
 from dolake.pipeline.gather import Gathered, in_order
 from dolake.pipeline.quarantine import sort_out
 from dolake.pipeline.reading import (
-    ReadChanges,
+    Contradicted,
     Table,
     Unwritable,
     Wanting,
@@ -39,15 +40,16 @@ from dolake.pipeline.reading import (
 from dolake.pipeline.unchanged import OldRows
 from dolake.positions import Position
 from dolake.query.folding import Folding
-from dolake.tables.declaration import Declaration
+from dolake.query.guessed_types import GuessedTypes
+from dolake.tables.declaration import ANY_TEXT, Declaration, Notes, type_for_both
 from dolake.tables.layout import KEY, RESCUED, SOURCE, changes_schema
 from dolake.tables.rules import ReadingRules
 from dolake.tables.schema import Seen, grow, grown
-from dolake.tables.types import Columns, column_name
+from dolake.tables.types import Columns, Field, column_name
 from dolake.wire.messages import RawEvent
 
-_GROWS_MAX = 5
-_NOTHING = Declaration()
+_GROWS_MAX = 8
+_NOTHING, _NOTHING_GUESSED = Declaration(), GuessedTypes()
 _USUAL = ReadingRules()
 _CHUNKS_MAX = 24
 _LOOKED_AT_AGAIN_MAX = 4_000
@@ -102,6 +104,10 @@ class TableTail:
     """The table's own rows, for changes that do not send all columns; whoever asks sets it."""
     can_rebuild: Callable[[str], bool] = lambda _column: True
     """Whether a column of the table will get another type for a value that wants one; whoever asks sets it."""
+    guessed: GuessedTypes = _NOTHING_GUESSED
+    """What the table has noted of types that its source guesses; whoever asks sets it."""
+    _retypes: dict[str, str] = field(default_factory=dict)
+    """Columns that get these types with the next publish."""
     _kept_types: set[str] = field(default_factory=set)
     """Columns of the table that keep their type."""
     _clears: list[Position] = field(default_factory=list)
@@ -227,6 +233,7 @@ class TableTail:
         if base != self._base:
             self._base, self._seen, self._declared = base, Seen(), _NOTHING
             self._kept_types.clear()
+            self._retypes.clear()
             self._unread()
         has_looked_again = False
         for _ in range(_GROWS_MAX):
@@ -244,8 +251,15 @@ class TableTail:
                     self.rules,
                     _names(columns) - self._kept_types,
                     self.old_rows,
+                    self._notes(columns),
+                    self.guessed.at_once,
                 ),
             )
+            if isinstance(read, Contradicted):
+                self._unread()
+                for name, type_ in read.types.items():
+                    self._retypes[name] = type_for_both(self._retypes.get(name, type_), type_)
+                continue
             if isinstance(read, Unwritable):
                 self._pending, aside = sort_out(self._pending, read.problems, self.name)
                 self.set_aside(aside)
@@ -257,7 +271,6 @@ class TableTail:
                 if not base:  # all values in view, so that a new table gets the types that the pipeline will give it
                     self._seen.merge(first_look(self._pending))
                 continue
-            assert isinstance(read, ReadChanges), "only the pipeline gives columns of the table other types"
             if columns != base and not has_looked_again and self._is_worth_another_look(read.rows):
                 has_looked_again = True
                 self._unread()
@@ -285,7 +298,14 @@ class TableTail:
             declared=(*self._declared.columns, *self.rules.declared),
             rebuildable=_names(base) - self._kept_types,
         )
-        return grown(base, growth)
+        return tuple(Field(each.name, self._retypes.get(each.name, each.type)) for each in grown(base, growth))
+
+    def _notes(self, columns: Columns) -> Notes:
+        """As the pipeline will have them; a column that has become text stays so."""
+        declared = self._declared.without_guesses(each.name for each in self.rules.declared)
+        notes = self.guessed.notes.noted(columns, declared, self._base)
+        texts = {name for name, type_ in self._retypes.items() if type_ == ANY_TEXT}
+        return replace_struct(notes, undecided=notes.undecided - texts)
 
     def _is_worth_another_look(self, rows: pa.Table) -> bool:
         """A value did not fit a column that the tail alone has: with all values in view it may have another type."""

@@ -48,9 +48,10 @@ def shards_of(start: StartSource, files: Sequence[Path], view: LakeView) -> list
     path = Path(start.path)
     choice = Choice(
         namespace=start.namespace,
-        tables=start.tables or ("*",),
-        exclude=start.exclude,
-        masks=start.mask,
+        # What the configuration leaves out stays as it was chosen: a mask must not end by being mentioned nowhere.
+        tables=start.tables or None,
+        exclude=start.exclude or None,
+        masks=start.mask or None,
         source=start.source or None,
         shards_of=(start.source or path.name) if path.is_dir() else None,
     )

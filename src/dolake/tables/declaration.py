@@ -7,6 +7,7 @@ column. Any other declared type is strict: what does not fit stays in `_rescued`
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
@@ -67,7 +68,7 @@ class Notes(msgspec.Struct, frozen=True):
     def guesses_after(self, columns: Columns, declared: Declaration) -> frozenset[str]:
         """Which columns are guesses when the last word on each is noted."""
         names = {column.name for column in columns}
-        return (self.guesses - declared.types.keys()) | (declared.guesses & names)
+        return self.guesses.difference(declared.types) | (declared.guesses & names)
 
     def new_comments(self, columns: Columns, declared: Declaration) -> dict[str, str]:
         """A comment is about a type: it says nothing about a column that has another one."""
@@ -90,6 +91,18 @@ class Notes(msgspec.Struct, frozen=True):
             and isinstance(type_ := types.get(column.name, column.type), str)
             and type_ != column.type
         }
+
+    def noted(self, columns: Columns, declared: Declaration, before: Columns) -> Notes:
+        """What these become when this is noted; `before` are the columns that the table had without it."""
+        guesses = self.guesses_after(columns, declared)
+        new = guesses - self.guesses - {column.name for column in before}
+        comments = self.comments | self.new_comments(columns, declared)
+        return Notes(comments, guesses, (self.undecided & guesses) | new, self.pinned)
+
+
+def read_guesses(text: str | None) -> dict[str, bool]:
+    """From the property of a table of changes: each guess, and whether the column has a value."""
+    return {str(name): bool(has_values) for name, has_values in json.loads(text).items()} if text else {}
 
 
 # --- values that contradict a guess ----------------------------------------------------------------------------------

@@ -115,6 +115,17 @@ def plan(path: Path, choice: Choice, view: LakeView) -> Plan:
         store.close()
 
 
+def is_being_followed(path: Path, view: LakeView) -> bool:
+    """Whether a source of this file, and not of a copy of it, is connected to the lake."""
+    store = Store(path)
+    try:
+        head = store.head()
+        known = view.of_identity(head.identity) if head else ()
+        return any(each.is_connected and _is_place_of(store, each) for each in known)
+    finally:
+        store.close()
+
+
 def plan_all(paths: Sequence[Path], choice: Choice, view: LakeView) -> list[Plan]:
     """Several files at once: each its own stream with its own tables, unless they are shards of one source."""
     plans = []

@@ -55,6 +55,7 @@ def enable(
         masked_before = head.masks
         if masks is not None:
             head.masks = dict(masks)
+            head.mask_secret = head.mask_secret or secrets.token_hex(32)
         known = set(head.tables)
         follow_schema(store, head)
         for table in sorted(_masked_otherwise(masked_before, head.masks) & known & set(head.tables)):
@@ -109,6 +110,7 @@ def repair(store: Store, head: Head) -> None:
         store.create()
         fresh = Head(
             FORMAT, head.identity, _new_id(), head.stream, head.patterns, head.excluded, head.masks,
+            head.mask_secret,
         )  # fmt: skip
         follow_schema(store, fresh)
     logger.warning("outbox was missing, and is made anew", extra={"file": str(store.path)})

@@ -54,7 +54,7 @@ def _without_state(store: Store, head: Head, standing: Standing) -> Decision:
     if head.former and not head.former.acked:  # nothing of the outbox was removed yet
         return Decision(FileState(tables=_tables_of(head.former)))
     if head.acked or head.former:
-        return _start_over(store, "the lake has lost this stream")
+        return _start_over(store, "the lake has nothing of this stream, and the outbox was trimmed")
     return Decision(FileState())
 
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from dolake.errors import NotFound, Unavailable
 from dolake.sources.base import Piece, Resumption, SourceStatus, Standing, TableCopy
@@ -35,6 +36,8 @@ logger = logging.getLogger("dolake.sources.sqlite")
 GROUP_CHANGES_MAX = 20_000
 _WRITE_WAIT_MS = 200
 """How long a change of the schema is waited for with a lock that other readers may notice."""
+_QUIET_WAIT_MAX_S = 10.0
+"""How long a change of the schema waits for a file that nobody else uses, before it takes such a lock."""
 
 
 class SqliteSource:
@@ -66,6 +69,7 @@ class SqliteSource:
         self._acked = 0
         self._version_seen = -1
         self._may_have_more = True
+        self._schema_changed_s: float | None = None
 
     # --- where we are -----------------------------------------------------------------------------------------------
 
@@ -81,7 +85,7 @@ class SqliteSource:
         self._refuse_another_past(is_resuming=True)
         resumed = decide(self._store, self._head, standing)
         state = resumed.state
-        self._translator.masks, self._translator.mask_secret = self._head.masks, self._head.identity
+        self._translator.masks, self._translator.mask_secret = self._head.masks, self._head.mask_secret
         self._translator.begin(state, standing.epoch, standing.durable_sequence)
         lost: list[str] = []
         if resumed.reason:
@@ -210,7 +214,7 @@ class SqliteSource:
             self._translator.observe(table.shape, reader, [values for _, values in chunk.rows])
         changes = self._translator.copied(table.shape, chunk.rows, at_ms)
         table.copied += chunk.scanned
-        if chunk.last is None and not table.copied and not table.filling:
+        if chunk.last is None and not table.copied:
             changes = [self._translator.created(table.shape, at_ms)]
         if chunk.last is None:
             table.phase, table.cursor, table.filling = LIVE, None, None
@@ -224,14 +228,27 @@ class SqliteSource:
         """Put triggers on new tables and mend those of changed ones. A busy file is tried again with the next look."""
         self._may_have_more = True
         try:
-            with self._store.writing(busy_wait_ms=_WRITE_WAIT_MS):
+            with self._store.writing(**self._schema_lock()):
                 head = self._store.head()
                 if head is not None and head.schema_version != self._store.schema_version():
                     follow_schema(self._store, head)
+            self._schema_changed_s = None
         except sqlite3.OperationalError as error:
             if not is_busy(error):
                 raise
         self._read_head()
+
+    def _schema_lock(self) -> dict[str, Any]:
+        """How to write after a change of the schema: without WAL at first only where no other connection is at work.
+
+        A transaction of the application that has read cannot write while we hold a lock, and fails at once.
+        """
+        if self._schema_changed_s is None:
+            self._schema_changed_s = time.monotonic()
+        is_patient = time.monotonic() - self._schema_changed_s < _QUIET_WAIT_MAX_S
+        if is_patient and self._store.db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            return {"begin": "EXCLUSIVE", "busy_wait_ms": 0}
+        return {"busy_wait_ms": _WRITE_WAIT_MS}
 
     def _mend_missing_table(self) -> None:
         """Another program dropped our table: as long as our triggers are there, it cannot write."""

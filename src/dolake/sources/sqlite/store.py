@@ -47,6 +47,8 @@ class Head(msgspec.Struct, rename="camel", omit_defaults=True):
     patterns: list[str] = msgspec.field(default_factory=lambda: ["*"])
     excluded: list[str] = []
     masks: dict[str, str] = {}
+    mask_secret: str = ""
+    """What goes into every hash of a masked value. It never leaves the file: the identity is seen in the lake."""
     tables: dict[str, int] = {}
     """The tables that are followed, each with the number of its shape."""
     schema_version: int = -1

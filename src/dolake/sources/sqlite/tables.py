@@ -65,6 +65,13 @@ class Shape(msgspec.Struct, frozen=True):
         return self.rowid is not None and not self.is_key_rowid
 
 
+_ONLY_BY_NAME = {
+    "alembic_version": "a migration of Alembic writes it after it has dropped our table, and would fail; "
+    "choose it by its name to follow it",
+}
+"""Tables that a pattern does not choose, each with why."""
+
+
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
@@ -82,6 +89,8 @@ def list_tables(
             continue
         if kind == "view":
             left_out.append(f"{name}: a view has no rows of its own")
+        elif reason := _ONLY_BY_NAME.get(name.casefold()) if name not in patterns else None:
+            left_out.append(f"{name}: {reason}")
         elif re.match(r"create\s+virtual", sql, re.IGNORECASE):
             virtual.append(name)
             left_out.append(f"{name}: triggers cannot watch a virtual table")

@@ -1,0 +1,7 @@
+"""The one app of the shop."""
+
+from django.apps import AppConfig
+
+
+class ShopConfig(AppConfig):
+    name = "shop"
