@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import random
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -13,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from dolake.server.lake import Lake
+from tests.support.aio import until
+from tests.support.lake import running_lake
 from tests.support.mirror import Mirror, events_in
-from tests.support.server import ServerProcess, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.own_lake]
+pytestmark = pytest.mark.slow
 KILLS = 5
+_NULL = asyncio.subprocess.DEVNULL
 _SOURCE = (sys.executable, "-m", "dolake.cli", "source", "sqlite")
 
 
@@ -46,8 +50,16 @@ def _write(path: Path, seed: int, stop: threading.Event, failures: list[Exceptio
         db.close()
 
 
+def _durable(lake: Lake) -> int:
+    return max((point.sequence for point in lake.journal.points().values()), default=0)
+
+
+def _has_moved(lake: Lake, before: int) -> bool:
+    return _durable(lake) > before
+
+
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
-def test_a_source_that_is_killed_at_any_time_tells_every_change_once(tmp_path: Path, mode: str) -> None:
+async def test_a_source_that_is_killed_at_any_time_tells_every_change_once(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "shop.db"
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"PRAGMA journal_mode = {mode}")
@@ -55,31 +67,28 @@ def test_a_source_that_is_killed_at_any_time_tells_every_change_once(tmp_path: P
     db.executemany("INSERT INTO orders VALUES (?, 'first')", [(number,) for number in range(3_000)])
     stop, failures = threading.Event(), list[Exception]()
     writers = [threading.Thread(target=_write, args=(path, seed, stop, failures)) for seed in range(3)]
-    with ServerProcess(tmp_path / "home") as server:
-        command = (*_SOURCE, str(path), "--to", server.url)
-
-        def durable() -> int:
-            streams = server.get("/v1/sources")[1]["streams"]
-            return max((each["lastDurableSequence"] for each in streams), default=0)
-
+    (tmp_path / "home").mkdir()
+    async with running_lake(tmp_path / "home") as (lake, url):
+        command = (*_SOURCE, str(path), "--to", url)
         for writer in writers:
             writer.start()
         try:
             for kill in range(KILLS):
-                before = durable()
-                source = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                before = _durable(lake)
+                source = await asyncio.create_subprocess_exec(*command, stdout=_NULL, stderr=_NULL)
                 try:
-                    wait_for(lambda before=before: durable() > before, "changes arrive", wait_s=60)  # type: ignore[misc]
-                    time.sleep(random.Random(kill).uniform(0, 0.3))  # when the kill comes, not how we wait
+                    await until(functools.partial(_has_moved, lake, before))
+                    await asyncio.sleep(random.Random(kill).uniform(0, 0.3))  # when the kill comes, not how we wait
                 finally:
                     source.kill()
-                    source.wait()
+                    await source.wait()
         finally:
             stop.set()
             for writer in writers:
                 writer.join()
-        done = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
+        once = await asyncio.create_subprocess_exec(*command, "--once", stdout=_NULL)
+        async with asyncio.timeout(120):
+            assert await once.wait() == 0
     assert not failures
     rows = [{"id": key, "mark": mark} for key, mark in db.execute("SELECT id, mark FROM orders")]
     db.close()

@@ -15,7 +15,7 @@ from typing import Any
 from dolake.sources.sqlite.state import TableState
 from dolake.sources.sqlite.store import unpacked
 from dolake.sources.sqlite.tables import Shape, copy_statement, key_names, quoted
-from dolake.sources.sqlite.values import Value, mark_for, reading_any_text
+from dolake.sources.sqlite.values import Value, mark_for, reading_any_text, size_of
 
 CHUNK_TIME_MAX_S = 0.05
 """How long one reading transaction may copy: without WAL, a writer cannot commit meanwhile."""
@@ -49,7 +49,7 @@ def read_chunk(db: sqlite3.Connection, shape: Shape, table: TableState, until_s:
                 if row[width + 1]:
                     values = row[width + 2 :]
                     rows.append((row[width], values))
-                    size += sum([len(each) if isinstance(each, str | bytes) else 20 for each in values])
+                    size += size_of(values)
             scanned += len(fetched)
             last = list(fetched[-1][:width])
             if size >= CHUNK_SIZE_MAX or time.monotonic() >= until_s:

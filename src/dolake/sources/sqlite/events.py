@@ -35,7 +35,7 @@ from dolake.sources.sqlite.triggers import (
     names_in_trigger,
     trigger_name,
 )
-from dolake.sources.sqlite.values import Value, key_text, mark_for, reading_any_text
+from dolake.sources.sqlite.values import Value, key_text, mark_for, reading_any_text, size_of
 from dolake.tables.rules import ValueMask, value_mask
 
 logger = logging.getLogger("dolake.sources.sqlite")
@@ -230,7 +230,7 @@ class Translator:
         self._announce(shape_id, reader, metadata)
         self.sequence += 1
         change = Change(reader.table, word, key, after, before, metadata, self.sequence, at)  # type: ignore[arg-type]
-        return change, metadata, _size_of(row)
+        return change, metadata, size_of(row)
 
     def _announce(self, shape_id: int, reader: Reader, metadata: dict[str, Any]) -> None:
         if shape_id not in self._announced:
@@ -488,7 +488,3 @@ def _renamed(words: dict[str, Any], table_name: Any) -> dict[str, Any]:
 
 def _with_unchanged(old: Row, new: Row) -> list[Value]:
     return [new[index] if was is None else None if was == WAS_NULL else was for index, was in enumerate(old)]
-
-
-def _size_of(row: Row) -> int:
-    return 100 + sum([len(value) if isinstance(value, str | bytes) else 20 for value in row])
