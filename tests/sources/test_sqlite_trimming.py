@@ -10,6 +10,8 @@ import pytest
 from dolake.sources.base import Standing
 from dolake.sources.sqlite import SqliteSource, enable_cdc
 from dolake.sources.sqlite import trimming as trimming_module
+from dolake.sources.sqlite.attachment import Choice, plan
+from dolake.sources.sqlite.lake_view import LakeView
 from dolake.sources.sqlite.trimming import TrimRules
 from tests.support.followed import Followed, merged
 from tests.support.mirror import Mirror
@@ -165,3 +167,16 @@ def test_a_lake_restored_to_its_very_first_state_is_noticed_when_the_outbox_was_
     app.mirror, app.standing = Mirror(), Standing(0, 0, merged({}, first.state))
     app.do("INSERT INTO t VALUES (5, 5)")
     app.assert_same("t")
+
+
+def test_beyond_the_size_that_a_person_chose_the_outbox_is_trimmed_while_the_application_writes(
+    app: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trimming_module, "_TRY_EVERY_S", 0.0)
+    source = plan(app.path, Choice(outbox_max_bytes=0), LakeView()).carry_out().open_source()
+    source.resume(app.standing)
+    assert isinstance(source, SqliteSource)
+    app.do("INSERT INTO t VALUES (3, 3), (4, 4), (5, 5)")
+    run(app, source)
+    source.close()
+    assert len(kept(app)) == 1

@@ -28,6 +28,7 @@ from dolake.sources.sqlite.attachment import Choice, Plan, is_being_followed, pl
 from dolake.sources.sqlite.lake_view import LakeView
 from dolake.sources.sqlite.naming import lake_name
 from dolake.telemetry import start_logging
+from dolake.wire.source_lines import OUTBOX_MAX_BYTES
 
 app = typer.Typer(help="Follow databases, and bring their changes to a lake.", no_args_is_help=True)
 _NAMES_SHOWN = 20
@@ -69,6 +70,9 @@ def sqlite(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be followed, and change nothing.")
     ] = False,
+    outbox_max_bytes: Annotated[
+        int, typer.Option("--outbox-max-bytes", min=0, help="With WAL, trim the outbox beyond this size at any time.")
+    ] = OUTBOX_MAX_BYTES,
     token: TokenOption = None,
     once: Annotated[bool, typer.Option("--once", help="End when everything is told.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
@@ -87,6 +91,7 @@ def sqlite(
         (source or paths[0].resolve().parent.name) if shards else None,
         as_copy,
         restored,
+        outbox_max_bytes,
     )
     plans = plan_all(paths, choice, asyncio.run(_view(paths, to, token, is_patient=not (once or dry_run))))
     for plan in plans:

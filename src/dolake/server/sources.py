@@ -288,6 +288,7 @@ class Sources:
             mask=settings.mask,
             namespace=settings.namespace,
             source=settings.source,
+            outbox_max_bytes=settings.outbox_max_bytes,
             url=self._url,
             token=self._doorkeeper.book.own_token(f"source {settings.name}"),
             log_level=self._settings.current.server.log_level,

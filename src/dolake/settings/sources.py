@@ -11,14 +11,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
 
 from dolake.errors import SettingsError
 from dolake.tables.names import problem_with_table_name
-from dolake.wire.source_lines import SourceKind
+from dolake.wire.source_lines import OUTBOX_MAX_BYTES, SourceKind
 
 SECTION = "sources"
 SOURCES_MAX = 1_000
@@ -41,6 +41,8 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     namespace: str = ""
     source: str = ""
     """The stream's name in the lake; empty is the name of the file."""
+    outbox_max_bytes: Annotated[int, msgspec.Meta(ge=0)] = OUTBOX_MAX_BYTES
+    """With WAL the outbox is trimmed beyond this size, also while the application writes."""
 
     @property
     def stream(self) -> str:

@@ -53,6 +53,7 @@ def shards_of(start: StartSource, files: Sequence[Path], view: LakeView) -> list
         exclude=start.exclude or None,
         masks=start.mask or None,
         source=start.source or None,
+        outbox_max_bytes=start.outbox_max_bytes,
         shards_of=(start.source or path.name) if path.is_dir() else None,
     )
     return [each.carry_out() for each in plan_all(files, choice, view)]

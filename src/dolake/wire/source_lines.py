@@ -13,6 +13,8 @@ import msgspec
 from msgspec import Struct
 
 SourceKind = Literal["sqlite"]
+OUTBOX_MAX_BYTES = 256 * 1024 * 1024
+"""How large the outbox of a file may become before it is trimmed although its application is at work."""
 
 
 class StartSource(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -27,6 +29,7 @@ class StartSource(Struct, frozen=True, kw_only=True, rename="camel"):
     namespace: str = ""
     source: str = ""
     """The stream's name; empty is the one of the file."""
+    outbox_max_bytes: int = OUTBOX_MAX_BYTES
     url: str
     token: str
     log_level: str = "info"

@@ -23,8 +23,10 @@ from dolake.sources.sqlite.source import SqliteSource
 from dolake.sources.sqlite.state import FileState
 from dolake.sources.sqlite.store import FORMAT, Head, Store, in_words
 from dolake.sources.sqlite.tables import Shape, list_tables
+from dolake.sources.sqlite.trimming import TrimRules
 from dolake.sources.sqlite.watching import wanted_shapes
 from dolake.tables.rules import problem_with_mask
+from dolake.wire.source_lines import OUTBOX_MAX_BYTES
 
 logger = logging.getLogger("dolake.sources.sqlite")
 
@@ -44,6 +46,7 @@ class Choice:
     """The file is a copy, and is to be a database of its own."""
     is_restored: bool = False
     """The file was restored from a backup, and goes on in the place of the one that was followed."""
+    outbox_max_bytes: int = OUTBOX_MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +81,16 @@ class Plan:
                 store.close()
         for warning in self.warnings:
             logger.warning("file is followed with a warning", extra={"file": str(self.path), "problem": warning})
-        path, namespace = self.path, self.choice.namespace
+        rules = TrimRules(size_max_bytes=self.choice.outbox_max_bytes)
         is_shared = bool(self.stream.shard)
-        return Shard(self.stream, _Opening(path, namespace, is_shared=is_shared))
+        return Shard(self.stream, _Opening(self.path, self.choice.namespace, rules, is_shared=is_shared))
 
 
 class _Opening:
     """Opens the file, again and again: also another file that has taken its place, which is enabled as it was."""
 
-    def __init__(self, path: Path, namespace: str, *, is_shared: bool) -> None:
-        self._path, self._namespace, self._is_shared = path, namespace, is_shared
+    def __init__(self, path: Path, namespace: str, rules: TrimRules, *, is_shared: bool) -> None:
+        self._path, self._namespace, self._rules, self._is_shared = path, namespace, rules, is_shared
         self._file_id: tuple[int, int] | None = None
         self._head: Head | None = None
 
@@ -102,7 +105,7 @@ class _Opening:
                 self._head, self._file_id = store.head(), store.file_id
             finally:
                 store.close()
-        return SqliteSource(self._path, namespace=self._namespace, is_shared=self._is_shared)
+        return SqliteSource(self._path, namespace=self._namespace, is_shared=self._is_shared, trim_rules=self._rules)
 
 
 def plan(path: Path, choice: Choice, view: LakeView) -> Plan:

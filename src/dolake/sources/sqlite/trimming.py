@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from dolake.sources.sqlite.store import Store, is_busy
 from dolake.sources.sqlite.triggers import OUTBOX
+from dolake.wire.source_lines import OUTBOX_MAX_BYTES
 
 logger = logging.getLogger("dolake.sources.sqlite")
 _TRY_EVERY_S = 5.0
@@ -26,7 +27,7 @@ class TrimRules:
     """When the outbox may be trimmed in WAL mode."""
 
     idle_s: float = 120.0
-    size_max_bytes: int = 256 * 1024 * 1024
+    size_max_bytes: int = OUTBOX_MAX_BYTES
 
 
 class Trimmer:
