@@ -55,6 +55,17 @@ def test_a_ticket_without_changes_is_settled_when_it_is_closed() -> None:
     assert ticket.settled_count == 1
 
 
+def test_changes_that_are_put_as_a_whole_are_one_batch_however_small_batches_are_and_after_a_lost_connection() -> None:
+    window, ticket = window_of(1)
+    window.put(ticket, [(2, b"2"), (3, b"3"), (4, b"4")], b'{"at":4}', is_whole=True)
+    window.put(ticket, [(5, b"5"), (6, b"6")], b'{"at":6}', is_whole=True)
+    window.put(ticket, [(7, b"7"), (8, b"8")])
+    for _ in range(2):
+        batches = [take(window, events_max=2, bytes_max=1) for _ in range(5)]
+        assert [sequences_of(batch) for batch in batches] == [[1], [2, 3, 4], [5, 6], [7], [8]]
+        window.disconnect()
+
+
 def test_no_more_batches_are_in_flight_than_the_window_allows() -> None:
     window, _ = window_of(1, 2, 3, batches_max=2)
     first = take(window)

@@ -1,4 +1,4 @@
-"""What an application keeps in a SQLite file is seen in SQL and by other engines, whatever its columns declare."""
+"""What an application keeps in a SQLite file is seen in live SQL and by other engines, whatever its columns declare."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Application:
         assert run(Runner(self.lake.url, is_once=True).run([shard]), timeout_s=120) == {}
 
     def both(self, sql: str) -> tuple[list[Any], list[Any]]:
-        """The answer of our SQL, and of DuckDB on the published tables."""
-        self.lake.flush()
+        """The answer of live SQL, and of DuckDB on the published tables."""
         with connect(self.lake.url) as client:
             live = [tuple(row) for row in client.query(sql)]
+        self.lake.flush()
         with duck_on(self.lake.url) as duck:
             return live, duck.sql(sql.replace(f"{self.path.stem}.", f"lake.{self.path.stem}.")).fetchall()
 

@@ -13,6 +13,7 @@ import sqlite3
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tests.support.aio import run
 from tests.support.lake import running_lake
@@ -44,7 +45,12 @@ def pack(home: Path) -> dict[str, dict[str, object]]:
 
 def unpack(name: str, home: Path) -> None:
     """Make the home that this file holds."""
-    for path, kept in json.loads((FOLDER / f"{name}.json").read_text()).items():
+    unpack_files(json.loads((FOLDER / f"{name}.json").read_text()), home)
+
+
+def unpack_files(files: dict[str, Any], home: Path) -> None:
+    """Make a home of what `pack` returned."""
+    for path, kept in files.items():
         target = home / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if "sql" in kept:

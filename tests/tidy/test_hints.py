@@ -37,3 +37,9 @@ def test_every_route_in_a_hint_has_a_command() -> None:
     named = [(name, hint) for name, hint in found if ROUTE.search(hint) and not hint.startswith(WITHOUT_COMMAND)]
     assert named
     assert not [(name, hint) for name, hint in named if ROUTE.search(for_commands(hint))]
+
+
+def test_a_command_without_a_token_hears_of_the_variable_and_not_of_a_header() -> None:
+    (hint,) = {hint for name, hint in hints() if name == "auth.py" and "Bearer" in hint}
+    assert "DOLAKE_TOKEN" in for_commands(hint)
+    assert "Authorization" not in for_commands(hint)

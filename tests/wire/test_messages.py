@@ -850,11 +850,22 @@ def test_a_damaged_message_is_valid_or_a_validation_error(message: Message, cut:
         ({"ddl": {"action": "rename"}}, "`to`"),
         ({"ddl": {"action": "rename", "to": "a__changes"}}, "new name"),
         ({"ddl": {"action": "drop_column"}}, "`column`"),
+        ({"schema": [{"name": "id", "type": "int", "isHint": "yes"}]}, "bool"),
+        ({"schema": [{"name": "id", "type": "int", "comment": "x" * 1_025}]}, "length"),
+        ({"rescued": {"body": {"size": 7, "reason": "large"}}}, "sha256"),
+        ({"rescued": {"body": {"size": 7, "reason": "large", "sha256": "abc"}}}, "regex"),
     ],
 )
 def test_what_is_said_of_a_table_is_refused_where_it_says_nothing(metadata: dict[str, Any], problem: str) -> None:
     with pytest.raises(MessageValidationError, match=problem):
         validate_client_message(cdc_batch(metadata))
+
+
+def test_a_source_may_create_a_table_guess_its_types_and_name_values_that_it_could_not_send() -> None:
+    column = {"name": "at", "type": "timestamp", "nullable": True, "key": False, "comment": "as text", "isHint": True}
+    validate_client_message(cdc_batch({"ddl": {"action": "create"}, "schema": [column]}))
+    absent = {"size": 1_200_164, "sha256": "0" * 64, "reason": "larger than max_event_size"}
+    validate_client_message(cdc_batch({"rescued": {"body": absent}}))
 
 
 @pytest.mark.parametrize("schema", ["public", 7, {"name": "public"}, None, []])

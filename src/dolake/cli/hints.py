@@ -8,6 +8,10 @@ from __future__ import annotations
 import re
 
 _COMMANDS = [
+    (
+        r"send it as `Authorization: Bearer dolake_\.\.\.`",
+        "`export DOLAKE_TOKEN=dolake_...`; `dolake token create` makes one",
+    ),
     (r"GET /v1/tables/([^/\s]+)/([^/\s]+)/snapshots", r"`dolake snapshots \1.\2`"),
     (r"GET /v1/tables\b", "`dolake tables`"),
     (r"GET /v1/snapshots\b", "`dolake snapshots`"),

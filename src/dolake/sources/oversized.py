@@ -15,19 +15,22 @@ import msgspec
 
 from dolake.changes import Change
 
-_SPARE_BYTES = 4_096
-"""What a change has beside its two images, about."""
+_SPARE_BYTES = 1_024
+"""What a change has beside its images, its keys and its metadata, at most."""
+_DESCRIBED_BYTES = 150
+"""How a value is described that does not fit, at most, without its column's name."""
 
 
 def fit(changes: Sequence[Change], size_max: int | None) -> Sequence[Change] | None:
     """The changes, each of a size that the lake takes; None where no limit is known."""
     if size_max is None:
         return None
-    return [_fit_one(change, max(1, size_max - _SPARE_BYTES)) for change in changes]
+    return [_fit_one(change, size_max) for change in changes]
 
 
 def _fit_one(change: Change, size_max: int) -> Change:
     before, after = change.before, change.after
+    size_max = max(1, size_max - _SPARE_BYTES - _size(change.row_id) - _size(change.table) - _size(change.metadata))
     if _size(before) + _size(after) <= size_max:
         return change
     if after is None:  # of a deleted row the key is enough
@@ -36,11 +39,11 @@ def _fit_one(change: Change, size_max: int) -> Change:
     rescued: dict[str, Any] = {}
     kept = dict(after)
     sizes = {name: _size(value) for name, value in kept.items()}
-    total = sum(sizes.values()) + sum(len(name) + 4 for name in kept)
+    total = _size(kept)
     for name in sorted(sizes, key=lambda each: -sizes[each]):
         if total <= size_max:
             break
-        total -= sizes[name]
+        total += _size(name) + _DESCRIBED_BYTES - sizes[name]
         rescued[name] = _described(kept[name])
         del kept[name]
     if rescued:

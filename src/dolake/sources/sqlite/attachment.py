@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dolake.changes import StreamId
-from dolake.errors import Conflict, InvalidInput
+from dolake.errors import Conflict, InvalidInput, Unavailable
 from dolake.sources.runner import Shard
 from dolake.sources.sqlite import installation
 from dolake.sources.sqlite.lake_view import KnownStream, LakeView
 from dolake.sources.sqlite.naming import lake_name
 from dolake.sources.sqlite.resumption import is_at
 from dolake.sources.sqlite.source import SqliteSource
+from dolake.sources.sqlite.state import FileState
 from dolake.sources.sqlite.store import FORMAT, Head, Store, in_words
 from dolake.sources.sqlite.tables import Shape, list_tables
 from dolake.sources.sqlite.watching import wanted_shapes
@@ -79,7 +80,29 @@ class Plan:
             logger.warning("file is followed with a warning", extra={"file": str(self.path), "problem": warning})
         path, namespace = self.path, self.choice.namespace
         is_shared = bool(self.stream.shard)
-        return Shard(self.stream, lambda: SqliteSource(path, namespace=namespace, is_shared=is_shared))
+        return Shard(self.stream, _Opening(path, namespace, is_shared=is_shared))
+
+
+class _Opening:
+    """Opens the file, again and again: also another file that has taken its place, which is enabled as it was."""
+
+    def __init__(self, path: Path, namespace: str, *, is_shared: bool) -> None:
+        self._path, self._namespace, self._is_shared = path, namespace, is_shared
+        self._file_id: tuple[int, int] | None = None
+        self._head: Head | None = None
+
+    def __call__(self) -> SqliteSource:
+        if self._head is not None and not self._path.is_file():
+            raise Unavailable(f"{self._path} is gone", hint="it is followed again as soon as it is back")
+        with in_words(self._path):
+            store = Store(self._path)
+            try:
+                if store.head() is None and self._head is not None and store.file_id != self._file_id:
+                    installation.repair(store, self._head)
+                self._head, self._file_id = store.head(), store.file_id
+            finally:
+                store.close()
+        return SqliteSource(self._path, namespace=self._namespace, is_shared=self._is_shared)
 
 
 def plan(path: Path, choice: Choice, view: LakeView) -> Plan:
@@ -105,7 +128,11 @@ def is_being_followed(path: Path, view: LakeView) -> bool:
 
 def plan_all(paths: Sequence[Path], choice: Choice, view: LakeView) -> list[Plan]:
     """Several files at once: each its own stream with its own tables, unless they are shards of one source."""
-    plans = [plan(path, _choice_for(path, paths, choice, view), view) for path in paths]
+    plans = []
+    known = view
+    for path in paths:
+        plans.append(plan(path, _choice_for(path, paths, choice, view), known))
+        known = _with_plan(known, plans[-1])
     taken: dict[str, Plan] = {}
     for each in plans:
         if each.stream.shard:
@@ -123,6 +150,14 @@ def plan_all(paths: Sequence[Path], choice: Choice, view: LakeView) -> list[Plan
     return plans
 
 
+def _with_plan(view: LakeView, plan: Plan) -> LakeView:
+    """The name that this file will have is taken for the next one."""
+    if plan.stream in view.streams:
+        return view
+    state = FileState(host=socket.gethostname(), path=str(plan.path.resolve()))
+    return LakeView({**view.streams, plan.stream: KnownStream(plan.stream, False, state)})
+
+
 def _choice_for(path: Path, paths: Sequence[Path], choice: Choice, view: LakeView) -> Choice:
     if choice.shards_of is None and len(paths) > 1 and _were_shards(path, choice, view):
         folder = choice.source or path.resolve().parent.name
@@ -138,14 +173,18 @@ def _were_shards(path: Path, choice: Choice, view: LakeView) -> bool:
 
 def _plan(store: Store, choice: Choice, view: LakeView) -> Plan:
     known_head = store.head()
-    head = known_head or Head(FORMAT, "", "")
+    head = known_head or Head(FORMAT, "", "", patterns=installation.format_1_patterns(store) or ["*"])
     before = head.patterns, head.excluded, head.masks
     head.patterns = list(choice.tables) if choice.tables is not None else head.patterns
     head.excluded = list(choice.exclude) if choice.exclude is not None else head.excluded
     head.masks = dict(choice.masks) if choice.masks is not None else head.masks
-    installation.check_choice(store.db, head)
+    installation.check_choice(
+        store.db,
+        tables=[each for each in head.patterns if each not in before[0]],
+        exclude=[each for each in head.excluded if each not in before[1]],
+    )
     shapes = wanted_shapes(store.db, head)
-    _check_masks(head.masks, {name: shape.names for name, shape in shapes.items()}, _keys(shapes))
+    _check_masks(choice.masks or {}, {name: shape.names for name, shape in shapes.items()}, _keys(shapes))
     stream, warnings = _stream_of(store, head, choice, view)
     mine = view.streams.get(stream)
     kept = {name: table.lake for name, table in mine.state.tables.items()} if mine and mine.state else {}
@@ -191,9 +230,11 @@ def _check_masks(
 
 def _stream_of(store: Store, head: Head, choice: Choice, view: LakeView) -> tuple[StreamId, list[str]]:
     default = _default_name(store.path, choice)
-    if choice.is_copy or not head.identity:
-        return _free_name(store, default, choice, view), []
-    wanted = default if choice.source or choice.shards_of else _parsed(head.stream) if head.stream else default
+    if choice.is_copy or not head.stream:
+        is_older = head.former is not None or installation.is_format_1(store)
+        return _free_name(store, default, choice, view, is_older=is_older and not choice.is_copy), []
+    wanted = default if choice.source or choice.shards_of else _parsed(head.stream)
+    _check_name(store.path, head, wanted, view)
     known = view.streams.get(wanted)
     if known is None or known.state is None:
         same = [each for each in view.of_identity(head.identity) if each.stream != wanted]
@@ -218,15 +259,28 @@ def _parsed(name: str) -> StreamId:
     return StreamId(source, shard)
 
 
-def _free_name(store: Store, default: StreamId, choice: Choice, view: LakeView) -> StreamId:
-    """The default name, unless the stream of another database has it."""
+def _check_name(path: Path, head: Head, wanted: StreamId, view: LakeView) -> None:
+    """A stream has one name for ever: under another one, the tables would belong to two streams."""
+    now = _parsed(head.stream)
+    known = view.streams.get(now)
+    if wanted != now and known is not None and known.state is not None and known.state.identity == head.identity:
+        raise Conflict(
+            f"{path} is followed as stream {now}, and cannot become stream {wanted}",
+            hint="leave the new name out; or disable the file, and follow it anew with --namespace for its tables",
+        )
+
+
+def _free_name(store: Store, default: StreamId, choice: Choice, view: LakeView, *, is_older: bool = False) -> StreamId:
+    """The default name, unless the stream of another database has it, or that of another kind of client.
+
+    `is_older`: an older version followed the file; the lake has no state of its stream yet.
+    """
     known = view.streams.get(default)
-    if known is None or known.state is None or _is_place_of(store, known):
+    if known is None or (known.state is None and is_older) or _is_place_of(store, known):
         return default
     if choice.source or choice.shards_of:
-        raise Conflict(
-            f"the stream {default} belongs to another database, {known.state.path}", hint="choose another --source"
-        )
+        owner = f"another database, {known.state.path}" if known.state else "another client"
+        raise Conflict(f"the stream {default} belongs to {owner}", hint="choose another --source")
     for number in range(2, 1_000):
         name = StreamId(f"{default.source}-{number}")
         other = view.streams.get(name)

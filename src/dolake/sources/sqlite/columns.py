@@ -80,6 +80,18 @@ def compare_columns(store: Store, head: Head, table: str, shape: Shape, now: Seq
     logger.info("columns changed", extra={"table": table, "added": added, "file": str(store.path)})
 
 
+def keep_masks(store: Store, head: Head, table: str, names: Sequence[str], *, now: str) -> None:
+    """A column that is renamed stays masked, and one of a table that is renamed. The old names stay masked, too."""
+    before = store.shape(head.tables[table])
+    if before is None or len(before.columns) != len(names):
+        return
+    masks = {name.casefold(): mask for name, mask in head.masks.items()}
+    for column, name in zip(before.columns, names, strict=True):
+        mask = masks.get(f"{table}.{column.name}".casefold())
+        if mask and f"{now}.{name}".casefold() not in masks:
+            head.masks = {**head.masks, f"{now}.{name}": mask}
+
+
 def replace_triggers(store: Store, head: Head, table: str, shape: Shape, *, empties: bool = True) -> None:
     """New triggers for a table of which nothing is known but its name; all of it is copied again."""
     drop_triggers(store, head.tables[table])

@@ -15,7 +15,7 @@ from typing import Any
 from dolake.sources.sqlite.state import TableState
 from dolake.sources.sqlite.store import unpacked
 from dolake.sources.sqlite.tables import Shape, copy_statement, key_names, quoted
-from dolake.sources.sqlite.values import Value, mark_for, reading_any_text
+from dolake.sources.sqlite.values import Value, mark_for, reading_any_text, size_of
 
 CHUNK_TIME_MAX_S = 0.05
 """How long one reading transaction may copy: without WAL, a writer cannot commit meanwhile."""
@@ -49,7 +49,7 @@ def read_chunk(db: sqlite3.Connection, shape: Shape, table: TableState, until_s:
                 if row[width + 1]:
                     values = row[width + 2 :]
                     rows.append((row[width], values))
-                    size += sum([len(each) if isinstance(each, str | bytes) else 20 for each in values])
+                    size += size_of(values)
             scanned += len(fetched)
             last = list(fetched[-1][:width])
             if size >= CHUNK_SIZE_MAX or time.monotonic() >= until_s:
@@ -61,17 +61,19 @@ def read_chunk(db: sqlite3.Connection, shape: Shape, table: TableState, until_s:
 
 
 def rows_of(db: sqlite3.Connection, shape: Shape) -> int:
-    """How many rows the table has, for a progress bar; by its rowids where counting takes long."""
+    """How many rows the table has, for a progress bar; by its rowids where counting takes long, or fails.
+
+    SQLite counts by an index, which may need a collation that only the application has.
+    """
     until_s = time.monotonic() + CHUNK_TIME_MAX_S / 2
     db.set_progress_handler(lambda: int(time.monotonic() > until_s), _STEPS_BETWEEN_LOOKS)
     try:
         return int(db.execute(f"SELECT count(*) FROM {quoted(shape.name)}").fetchone()[0])
-    except sqlite3.OperationalError as error:
-        if "interrupted" not in str(error):
-            raise
+    except sqlite3.OperationalError:
+        pass
     finally:
         db.set_progress_handler(None, 0)
     if shape.rowid is None:
         return 0
     low, high = db.execute(f"SELECT min({shape.rowid}), max({shape.rowid}) FROM {quoted(shape.name)}").fetchone()
-    return int(high - low + 1)
+    return int(high - low + 1) if low is not None else 0

@@ -18,9 +18,9 @@ import msgspec
 from dolake.changes import Change
 from dolake.sources.sqlite.forms import Form, Observed, choose, row_converter, schema_column
 from dolake.sources.sqlite.naming import lake_name
-from dolake.sources.sqlite.state import COPYING, FileState, OpenTransaction, TableState
+from dolake.sources.sqlite.state import ALL, COPYING, FileState, OpenTransaction, TableState
 from dolake.sources.sqlite.store import Store
-from dolake.sources.sqlite.tables import Shape, key_names, quoted
+from dolake.sources.sqlite.tables import Column, Shape, key_names, quoted
 from dolake.sources.sqlite.triggers import (
     CONTROL,
     COPY,
@@ -35,7 +35,7 @@ from dolake.sources.sqlite.triggers import (
     names_in_trigger,
     trigger_name,
 )
-from dolake.sources.sqlite.values import Value, key_text, mark_for, reading_any_text
+from dolake.sources.sqlite.values import Value, key_text, mark_for, reading_any_text, size_of
 from dolake.tables.rules import ValueMask, value_mask
 
 logger = logging.getLogger("dolake.sources.sqlite")
@@ -178,8 +178,13 @@ class Translator:
     def _keep_forms(self, reader: Reader) -> None:
         table = self.state.tables.get(reader.shape.name)
         if table is not None:
-            named = zip(reader.shape.names, reader.forms, strict=True)
-            table.forms = {name: msgspec.to_builtins(form) for name, form in named if not form.is_hint}
+            chosen = list(zip(reader.shape.columns, reader.forms, strict=True))
+            table.hints = tuple([column.name for column, form in chosen if form.is_hint])
+            table.forms = {
+                column.name: msgspec.to_builtins(form)
+                for column, form in chosen
+                if not form.is_hint and form != _declared_form(column)
+            }
 
     def reader(self, shape_id: int) -> Reader | None:
         """How rows of this shape are read; None where it is not known, as after a repair: then its table is copied."""
@@ -188,13 +193,7 @@ class Translator:
             if shape is None:
                 return None
             table = self.state.tables.get(shape.name)
-            kept = table.forms if table else {}
-            forms = [
-                msgspec.convert(kept[column.name], Form)
-                if column.name in kept
-                else choose(column.declared_type, Observed())
-                for column in shape.columns
-            ]
+            forms = [_form_of(column, table) for column in shape.columns]
             masks = masks_of(self.masks, self.mask_secret, shape)
             self._readers[shape_id] = Reader(shape, table.lake if table else self.table_name(shape.name), forms, masks)
         return self._readers[shape_id]
@@ -231,7 +230,7 @@ class Translator:
         self._announce(shape_id, reader, metadata)
         self.sequence += 1
         change = Change(reader.table, word, key, after, before, metadata, self.sequence, at)  # type: ignore[arg-type]
-        return change, metadata, _size_of(row)
+        return change, metadata, size_of(row)
 
     def _announce(self, shape_id: int, reader: Reader, metadata: dict[str, Any]) -> None:
         if shape_id not in self._announced:
@@ -324,6 +323,9 @@ class Translator:
                 tables[name].shape = words["shape"]
                 if tables[name].phase == COPYING:
                     tables[name].copy_again()
+            case "triggers" if name in tables:  # of format 1, replaced by today's
+                tables[name].shape = words["shape"]
+                self._sample(name)
             case "copy" if name in tables:
                 self.copy_again(name)
             case "repaired":
@@ -338,21 +340,35 @@ class Translator:
             )
             return
         table.shape = words["shape"]
-        for ddl in words["ddl"]:
-            form = table.forms.pop(ddl["column"], None)
-            if form is not None and ddl["action"] == "rename_column":
-                table.forms[ddl["to"]] = form
+        self._apply_names(table, words)
         if words.get("again") or table.phase == COPYING:
             table.copy_again(empties=words.get("empties", False))
         elif "filling" in words:
             table.copy_again()
             table.filling = words["filling"]
 
+    def _apply_names(self, table: TableState, words: dict[str, Any]) -> None:
+        """Forms go with their columns; a column that is new has none yet."""
+        was, now = self._store.shape(words["was"]), self._store.shape(words["shape"])
+        if was is None or now is None or table.hints == ALL:
+            table.forget_forms()
+            return
+        known = set(was.names) - set(table.hints)
+        for ddl in words["ddl"]:
+            form = table.forms.pop(ddl["column"], None)
+            if ddl["action"] == "rename_column":
+                if form is not None:
+                    table.forms[ddl["to"]] = form
+                if ddl["column"] in known:
+                    known.add(ddl["to"])
+            known.discard(ddl["column"])
+        table.hints = tuple([name for name in now.names if name not in known])
+
     def copy_again(self, name: str) -> None:
         """All of a table: the lake's is emptied first, and its columns get their forms from what is there now."""
         table = self.state.tables[name]
         table.copy_again(empties=True)
-        table.forms.clear()
+        table.forget_forms()
         self._sample(name)
 
     def _sample(self, name: str) -> None:
@@ -410,6 +426,15 @@ class Translator:
             changes.append(Change(reader.table, "DELETE", key, None, None, None, self.sequence, at_ms))
         return changes
 
+    def dropped(self, tables: Sequence[str], at_ms: int) -> list[Change]:
+        """Tables of the lake that the file, as it was restored, has not."""
+        changes: list[Change] = []
+        for table in () if self._is_shared else tables:
+            self.sequence += 1
+            metadata = {"ddl": {"action": "drop"}}
+            changes.append(Change(table, "DELETE", "-", metadata=metadata, sequence=self.sequence, timestamp_ms=at_ms))
+        return changes
+
     def created(self, shape_id: int, at_ms: int) -> Change:
         """A table without a row: the lake has it, too."""
         reader = self.reader(shape_id)
@@ -424,6 +449,17 @@ class Translator:
         self.sequence += 1
         metadata = {"ddl": {"action": "truncate"}}
         return Change(reader.table, "DELETE", "-", metadata=metadata, sequence=self.sequence, timestamp_ms=at_ms)
+
+
+def _declared_form(column: Column) -> Form:
+    return msgspec.structs.replace(choose(column.declared_type, Observed()), is_hint=False)
+
+
+def _form_of(column: Column, table: TableState | None) -> Form:
+    if table is None or table.hints == ALL or column.name in table.hints:
+        return choose(column.declared_type, Observed())
+    kept = table.forms.get(column.name)
+    return msgspec.convert(kept, Form) if kept is not None else _declared_form(column)
 
 
 def masks_of(masks: Mapping[str, str], secret: str, shape: Shape) -> dict[str, ValueMask]:
@@ -452,7 +488,3 @@ def _renamed(words: dict[str, Any], table_name: Any) -> dict[str, Any]:
 
 def _with_unchanged(old: Row, new: Row) -> list[Value]:
     return [new[index] if was is None else None if was == WAS_NULL else was for index, was in enumerate(old)]
-
-
-def _size_of(row: Row) -> int:
-    return 100 + sum([len(value) if isinstance(value, str | bytes) else 20 for value in row])

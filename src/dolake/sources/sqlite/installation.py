@@ -12,14 +12,14 @@ import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from dolake.errors import InvalidInput, NotFound
+from dolake.sources.sqlite.columns import drop_triggers, new_triggers
 from dolake.sources.sqlite.store import FORMAT, Former, Head, Store, our_objects
 from dolake.sources.sqlite.tables import PREFIX, is_wanted, list_tables, quoted
 from dolake.sources.sqlite.triggers import NOW_MS, OUTBOX
-from dolake.sources.sqlite.watching import follow_schema
+from dolake.sources.sqlite.watching import follow_schema, wanted_shapes
 
 logger = logging.getLogger("dolake.sources.sqlite")
 
@@ -43,6 +43,11 @@ def enable(
             head.instance = _new_id()
         if stream is not None:
             head.stream = stream
+        check_choice(
+            db,
+            tables=[each for each in tables or () if each not in head.patterns],
+            exclude=[each for each in exclude or () if each not in head.excluded],
+        )
         if tables is not None:
             head.patterns = list(tables)
         if exclude is not None:
@@ -50,7 +55,7 @@ def enable(
         masked_before = head.masks
         if masks is not None:
             head.masks = dict(masks)
-        check_choice(db, head)
+            head.mask_secret = head.mask_secret or secrets.token_hex(32)
         known = set(head.tables)
         follow_schema(store, head)
         for table in sorted(_masked_otherwise(masked_before, head.masks) & known & set(head.tables)):
@@ -64,7 +69,7 @@ def _masked_otherwise(before: Mapping[str, str], after: Mapping[str, str]) -> se
 
 def _head_for(store: Store) -> Head:
     """The head note of a file in any state."""
-    if store.has_table(f"{PREFIX}state") and store.exists and store.head_text() is None:
+    if is_format_1(store):
         return _convert(store)
     head = store.head()
     if head is not None:
@@ -75,11 +80,14 @@ def _head_for(store: Store) -> Head:
     return Head(FORMAT, _new_id(), _new_id())
 
 
-def check_choice(db: sqlite3.Connection, head: Head) -> None:
-    """A name that is no table's is a mistake, and not a wish to follow nothing."""
+def check_choice(db: sqlite3.Connection, *, tables: Sequence[str], exclude: Sequence[str]) -> None:
+    """A new name that is no table's is a mistake, and not a wish to follow nothing.
+
+    One that was chosen before may be of a table that the application has dropped since.
+    """
     everything, left_out = list_tables(db, ["*"])
     names = [*everything, *(reason.partition(":")[0] for reason in left_out)]
-    for option, patterns in (("--tables", head.patterns), ("--exclude", head.excluded)):
+    for option, patterns in (("--tables", tables), ("--exclude", exclude)):
         for pattern in patterns:
             if pattern != "*" and not any(is_wanted(name, [pattern]) for name in names):
                 raise _unknown(option, pattern, names)
@@ -95,13 +103,14 @@ def _unknown(option: str, pattern: str, names: Sequence[str]) -> InvalidInput:
 def repair(store: Store, head: Head) -> None:
     """Our table was dropped by another program, and the triggers fail: make it anew, and choose what was chosen."""
     with store.writing() as db:
-        if store.head_text() is not None:
+        if store.head() is not None:
             return
         remove(db)
         store.forget_shapes()
         store.create()
         fresh = Head(
             FORMAT, head.identity, _new_id(), head.stream, head.patterns, head.excluded, head.masks,
+            head.mask_secret,
         )  # fmt: skip
         follow_schema(store, fresh)
     logger.warning("outbox was missing, and is made anew", extra={"file": str(store.path)})
@@ -157,6 +166,7 @@ def _convert(store: Store) -> Head:
         db.execute(f"INSERT INTO {OUTBOX} (seq, at, op, v0) VALUES (?, {NOW_MS}, 0, ?)", (-shape_id, text))
     groups = tuple(last for (last,) in db.execute(f"SELECT last FROM {PREFIX}groups ORDER BY last").fetchall())
     head = Head(FORMAT, _new_id(), _new_id(), patterns=json.loads(kept["patterns"]), acked=0)
+    is_as_known = kept.get("schema_version") == store.schema_version()
     rows = db.execute(
         f"SELECT name, shape, phase, cursor, filling, empties, copied, total FROM {PREFIX}tables"
     ).fetchall()
@@ -167,19 +177,33 @@ def _convert(store: Store) -> Head:
             "shape": shape, "lake": "", "phase": phase, "cursor": json.loads(cursor) if cursor else None,
             "filling": filling, "empties": bool(empties), "copied": copied, "total": total,
         }  # fmt: skip
-    if kept.get("epoch") is not None:
-        sent = max(groups, default=0)
-        head.former = Former(kept["epoch"], kept.get("acked") or 0, max(sent, kept.get("acked") or 0), groups, states)
+    acked = kept.get("acked") or 0
+    head.former = Former(kept.get("epoch") or 0, acked, max(acked, *groups, 0), groups, states)
+    if is_as_known:
+        _renew_triggers(store, head)
     for table in ("state", "shapes", "tables", "groups", "witness"):
         db.execute(f"DROP TABLE IF EXISTS {PREFIX}{table}")
     logger.info("file was converted from format 1", extra={"file": str(store.path)})
     return head
 
 
-def is_format_1(path: Path | str) -> bool:
-    """Whether an older version enabled the file."""
-    store = Store(path)
-    try:
-        return store.has_table(f"{PREFIX}state") and store.exists and store.head_text() is None
-    finally:
-        store.close()
+def _renew_triggers(store: Store, head: Head) -> None:
+    """The triggers of today for tables that have not changed since format 1 looked at them: nothing was missed."""
+    shapes = wanted_shapes(store.db, head)
+    store.widen(max((2 * len(shape.columns) for shape in shapes.values()), default=1))
+    for table in head.tables.keys() & shapes.keys():
+        drop_triggers(store, head.tables[table])
+        head.tables[table] = new_triggers(store, shapes[table])
+        store.say({"do": "triggers", "table": table, "shape": head.tables[table]})
+
+
+def format_1_patterns(store: Store) -> list[str] | None:
+    """What was chosen for a file that an older version enabled; None for any other file."""
+    if not is_format_1(store):
+        return None
+    row = store.db.execute(f"SELECT value FROM {PREFIX}state WHERE name = 'patterns'").fetchone()
+    return list(json.loads(row[0])) if row else None
+
+
+def is_format_1(store: Store) -> bool:
+    return store.has_table(f"{PREFIX}state") and store.exists and store.head_text() is None

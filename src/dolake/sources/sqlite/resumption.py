@@ -22,6 +22,8 @@ class Decision:
 
     state: FileState
     reason: str = ""
+    before: FileState | None = None
+    """With a reason: what the lake had of this file until now."""
 
 
 def decide(store: Store, head: Head, standing: Standing) -> Decision:
@@ -35,13 +37,12 @@ def decide(store: Store, head: Head, standing: Standing) -> Decision:
     ):
         return _start_over(store, "the lake has the state of another file under this name")
     if state.instance != head.instance:
-        return _start_over(store, "the file was enabled anew")
-    if not is_at(store, state.place):
-        if head.acked > state.place.outbox:
-            return _start_over(store, "the lake has lost changes that it had acknowledged")
-        return _start_over(store, "the file was restored from a backup: the lake has changes that the file has not")
-    if state.place.outbox > store.last_sequence():
-        return _start_over(store, "the file was restored from a backup: the lake has changes that the file has not")
+        return _start_over(store, "the file was enabled anew", state)
+    if head.acked > state.place.outbox:
+        return _start_over(store, "the lake has lost changes that it had acknowledged", state)
+    if not is_at(store, state.place) or state.place.outbox > store.last_sequence():
+        reason = "the file was restored from a backup: the lake has changes that the file has not"
+        return _start_over(store, reason, state)
     return Decision(state)
 
 
@@ -50,7 +51,9 @@ def _without_state(store: Store, head: Head, standing: Standing) -> Decision:
         return Decision(state)
     if standing.durable_sequence:
         return _start_over(store, "the lake knows this stream already, and not this file")
-    if head.acked:
+    if head.former and not head.former.acked:  # nothing of the outbox was removed yet
+        return Decision(FileState(tables=_tables_of(head.former)))
+    if head.acked or head.former:
         return _start_over(store, "the lake has nothing of this stream, and the outbox was trimmed")
     return Decision(FileState())
 
@@ -63,13 +66,16 @@ def _after_format_1(store: Store, head: Head, former: Former, standing: Standing
     end = next((last for last in former.groups if last > durable), None)
     is_begun = durable > max((last for last in former.groups if last <= durable), default=former.acked)
     transaction = OpenTransaction(f"{former.epoch}.{end}", end) if end and is_begun else None
-    tables = {name: TableState(**fields) for name, fields in former.tables.items()}
-    return FileState(place=place_at(store, durable, transaction), tables=tables)
+    return FileState(place=place_at(store, durable, transaction), tables=_tables_of(former))
 
 
-def _start_over(store: Store, reason: str) -> Decision:
+def _tables_of(former: Former) -> dict[str, TableState]:
+    return {name: TableState(**fields) for name, fields in former.tables.items()}
+
+
+def _start_over(store: Store, reason: str, before: FileState | None = None) -> Decision:
     """Go on behind the newest event: a copy tells all that the file has."""
-    return Decision(FileState(place=place_at(store, store.last_sequence())), reason)
+    return Decision(FileState(place=place_at(store, store.last_sequence())), reason, before)
 
 
 def place_at(store: Store, outbox: int, transaction: OpenTransaction | None = None) -> Place:

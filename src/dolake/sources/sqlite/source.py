@@ -85,23 +85,28 @@ class SqliteSource:
         self._refuse_another_past(is_resuming=True)
         resumed = decide(self._store, self._head, standing)
         state = resumed.state
-        self._translator.masks, self._translator.mask_secret = self._head.masks, self._head.identity
+        self._translator.masks, self._translator.mask_secret = self._head.masks, self._head.mask_secret
         self._translator.begin(state, standing.epoch, standing.durable_sequence)
+        lost: list[str] = []
         if resumed.reason:
             logger.warning(
                 "all tables are copied again", extra={"reason": resumed.reason, "file": str(self._store.path)}
             )
+            before = resumed.before.tables if resumed.before else {}
             for name, shape_id in self._head.tables.items():
-                state.tables[name] = TableState(shape_id, self._translator.table_name(name))
+                lake = before[name].lake if name in before else self._translator.table_name(name)
+                state.tables[name] = TableState(shape_id, lake)
                 self._translator.copy_again(name)
+            lost = [each.lake for name, each in before.items() if not self._store.has_table(name)]
         for name, table in state.tables.items():
             table.lake = table.lake or self._translator.table_name(name)
         state.identity, state.instance = self._head.identity, self._head.instance
         state.host, state.path = socket.gethostname(), str(self._store.path.resolve())
         self._maker = PieceMaker(dict(standing.state))
         self._pieces.clear()
-        if self._maker.is_changed(state):
-            self._pieces.append(self._maker.cut((), state))
+        dropped = self._translator.dropped(lost, _now_ms())
+        if dropped or self._maker.is_changed(state):
+            self._pieces.append(self._maker.cut(dropped, state))
         self._acked = state.place.outbox
         self._may_have_more = True
         return Resumption(resumed.reason)
@@ -153,6 +158,7 @@ class SqliteSource:
             rows = self._events(first, upto)
             told = self._translator.tell(rows, open_transaction)
             self._pieces += self._maker.of_group(told, self._state, upto)
+            self._trimmer.note_size(self._maker.event_size)
         return upto == last
 
     def _events(self, first: int, last: int) -> list[Row]:
@@ -246,13 +252,17 @@ class SqliteSource:
 
     def _mend_missing_table(self) -> None:
         """Another program dropped our table: as long as our triggers are there, it cannot write."""
-        if self._store.head_text() is None and our_objects(self._store.db, "trigger"):
+        text = self._store.head_text()
+        if text == self._head_text or self._store.head_of(text) is not None:
+            return
+        if our_objects(self._store.db, "trigger"):
             repair(self._store, self._head)
             raise self._became_another("its outbox was dropped, and is made anew")
 
     def _read_head(self) -> None:
         self._head_text = self._store.head_text()
         self._head = self._store.head_of(self._head_text) or self._head
+        self._translator.masks = self._head.masks
 
     # --- a file that became another under us ------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import msgspec
 
 COPYING, LIVE = "copying", "live"
 KIND = "sqlite"
+ALL = ("*",)
 
 
 class OpenTransaction(msgspec.Struct, frozen=True):
@@ -49,12 +50,18 @@ class TableState(msgspec.Struct, rename="camel", omit_defaults=True):
     copied: int = 0
     total: int = 0
     forms: dict[str, Any] = {}
-    """What each column is in the lake, chosen from the first rows."""
+    """What columns are in the lake, where the first rows have shown that it is not what their declared type says."""
+    hints: tuple[str, ...] = ALL
+    """The columns that have had no value yet."""
 
     def copy_again(self, *, empties: bool = False) -> None:
         """All rows of it, from the first."""
         self.phase, self.cursor, self.filling, self.copied, self.total = COPYING, None, None, 0, 0
         self.empties = self.empties or empties
+
+    def forget_forms(self) -> None:
+        """Choose all forms again."""
+        self.forms, self.hints = {}, ALL
 
 
 class FileState(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -90,6 +97,8 @@ def patch_between(before: Any, after: Any) -> dict[str, Any]:
     patch: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
     for name, value in after.items():
         old = before.get(name)
+        if value is old:
+            continue
         if isinstance(value, dict) and isinstance(old, dict):
             if inner := patch_between(old, value):
                 patch[name] = inner

@@ -47,6 +47,8 @@ class Head(msgspec.Struct, rename="camel", omit_defaults=True):
     patterns: list[str] = msgspec.field(default_factory=lambda: ["*"])
     excluded: list[str] = []
     masks: dict[str, str] = {}
+    mask_secret: str = ""
+    """What goes into every hash of a masked value. It never leaves the file: the identity is seen in the lake."""
     tables: dict[str, int] = {}
     """The tables that are followed, each with the number of its shape."""
     schema_version: int = -1
@@ -132,7 +134,7 @@ class Store:
         try:
             row = self.db.execute(f"SELECT v0 FROM {OUTBOX} WHERE seq = 0").fetchone()
         except sqlite3.OperationalError as error:
-            if "no such table" in str(error):
+            if "no such table" in str(error) or "no such column" in str(error):
                 return None
             raise
         return row[0] if row else None

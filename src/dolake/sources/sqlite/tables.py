@@ -127,6 +127,8 @@ def shape_of(db: sqlite3.Connection, table: str) -> Shape | str:
         shape = _shape_of(db, table)
         if isinstance(shape, Shape):
             db.execute(f"EXPLAIN {copy_statement(shape)}", [1]).fetchall()
+            for name in (shape.names[index] for index in shape.key):
+                db.execute(f"EXPLAIN SELECT 1 FROM {quoted(shape.name)} WHERE {quoted(name)} = ?", [1]).fetchall()
     except sqlite3.OperationalError as error:
         # A collation or a module that only the application has: that is this table's problem alone.
         return f"{table}: it cannot be read here: {error}"

@@ -18,7 +18,7 @@ from dolake.sources.sqlite.triggers import OUTBOX
 logger = logging.getLogger("dolake.sources.sqlite")
 _TRY_EVERY_S = 5.0
 _ROWS_MAX = 50_000
-_ROW_SIZE_GUESS = 300
+_EVENT_SIZE_MIN = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,11 @@ class Trimmer:
         self._rules = rules
         self._tried_s = time.monotonic()
         self._changed_s = time.monotonic()
+        self._event_size = _EVENT_SIZE_MIN
+
+    def note_size(self, event_size: int) -> None:
+        """How large the events are, on the average."""
+        self._event_size = max(_EVENT_SIZE_MIN, event_size)
 
     def note_change(self) -> None:
         """The file was written to."""
@@ -73,4 +78,4 @@ class Trimmer:
         if time.monotonic() - self._changed_s >= self._rules.idle_s:
             return True
         low, high = store.db.execute(f"SELECT min(seq), max(seq) FROM {OUTBOX} WHERE seq > 0").fetchone()
-        return (high or 0) - (low or 0) > self._rules.size_max_bytes // _ROW_SIZE_GUESS
+        return (high or 0) - (low or 0) > self._rules.size_max_bytes // self._event_size

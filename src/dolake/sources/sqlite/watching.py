@@ -14,6 +14,7 @@ import sqlite3
 from dolake.sources.sqlite.columns import (
     compare_columns,
     drop_triggers,
+    keep_masks,
     new_triggers,
     our_triggers,
     replace_triggers,
@@ -44,12 +45,14 @@ def follow_schema(store: Store, head: Head) -> None:
         elif found is None:
             _table_made_anew(store, head, table, shapes[table])
         elif now != table:
+            keep_masks(store, head, table, names_in_trigger(found[1]), now=now)
             drop_triggers(store, shape_id)
             del head.tables[table]
             renamed[now] = table
         elif _was_vacuumed(store, shape_id, shapes[now]):
             _follow_vacuumed(store, head, table, shapes[now])
         else:
+            keep_masks(store, head, table, names_in_trigger(found[1]), now=table)
             compare_columns(store, head, table, shapes[now], names_in_trigger(found[1]))
             _mend_triggers(store, head, table, shapes[now])
     for now, old in renamed.items():
