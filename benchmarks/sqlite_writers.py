@@ -34,6 +34,8 @@ SOURCE = (sys.executable, "-m", "dolake.cli", "source", "sqlite")
 BULK_CPU_TIMES_MAX = 6.0
 BULK_SIZE_TIMES_MAX = 2.5
 _WAIT_MAX_S = 300.0
+_NOTE = "by the door, " * 8
+"""Of each row of the table that is updated as a whole: rows have some 120 bytes."""
 _KINDS = {
     "one writer": Writers(1, "DEFERRED", 0),
     "four writers, BEGIN IMMEDIATE": Writers(4, "IMMEDIATE", 0),
@@ -128,11 +130,11 @@ def _in_turns(
 
 
 @contextlib.contextmanager
-def _file(folder: Path, server: ChildServer, mode: str, what: str, rows: int = 200) -> Iterator[Path]:
+def _file(folder: Path, server: ChildServer, mode: str, what: str, **table: Any) -> Iterator[Path]:
     """A file with some rows, which is followed or not while the block takes; gone afterwards."""
     name = f"{what}-{time.monotonic_ns()}"
     path = folder / f"{name}.db"
-    make_file(path, mode, rows)
+    make_file(path, mode, **table)
     try:
         if what == ENABLED:
             enable_cdc(path)
@@ -183,7 +185,7 @@ def _bulk_updates(folder: Path, load: Load, server: ChildServer, mode: str) -> d
     turns: dict[str, list[dict[str, float]]] = {PLAIN: [], ENABLED: [], FOLLOWED: []}
     for _ in range(load.bulk_rounds):
         for what, found in turns.items():
-            with _file(folder, server, mode, what, load.bulk_rows) as path:
+            with _file(folder, server, mode, what, rows=load.bulk_rows, note=_NOTE) as path:
                 found.append(_bulk_update(path))
     figures: dict[str, Any] = {
         what: {name: round(median(turn[name] for turn in found), 3) for name in found[0]}

@@ -50,14 +50,14 @@ class Outcome:
         return self.failures.total()
 
 
-def make_file(path: Path, mode: str, rows: int = 200) -> None:
+def make_file(path: Path, mode: str, rows: int = 200, note: str = "by the door") -> None:
     """A table with some rows."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(f"PRAGMA journal_mode = {mode}")
         db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, writer INTEGER, amount REAL, note TEXT)")
         db.execute("BEGIN")
         db.executemany(
-            "INSERT INTO orders VALUES (?, 0, ?, 'by the door')", [(number + 1, number * 0.5) for number in range(rows)]
+            "INSERT INTO orders VALUES (?, 0, ?, ?)", [(number + 1, number * 0.5, note) for number in range(rows)]
         )
         db.execute("COMMIT")
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from dolake.changes import Change
 from dolake.sources.base import Piece
 from dolake.sources.sqlite.events import Told
@@ -23,6 +25,8 @@ class PieceMaker:
 
     def __init__(self, sent: dict[str, Any]) -> None:
         self._sent = sent
+        self._tables_encoded = b""
+        self._tables: dict[str, Any] = {}
         self._events = 0
         self._size = 0
 
@@ -33,13 +37,21 @@ class PieceMaker:
 
     def cut(self, changes: Sequence[Change], state: FileState) -> Piece:
         """These changes, and the state as it is behind them."""
-        now = as_json(state)
+        now = self._as_json(state)
         patch = patch_between(self._sent, now)
         self._sent = now
         return Piece(changes, patch, state.place.outbox)
 
     def is_changed(self, state: FileState) -> bool:
-        return as_json(state) != self._sent
+        return self._as_json(state) != self._sent
+
+    def _as_json(self, state: FileState) -> dict[str, Any]:
+        """Of a file with hundreds of tables most pieces change none: then the former ones are taken."""
+        encoded = msgspec.json.encode(state.tables)
+        if encoded != self._tables_encoded:
+            self._tables_encoded, self._tables = encoded, msgspec.to_builtins(state.tables)
+        made = as_json(msgspec.structs.replace(state, tables={}))
+        return {**made, "tables": self._tables} if state.tables else made
 
     def of_group(self, told: Iterable[Told], state: FileState, last: int) -> list[Piece]:
         """A group that ends with number `last` of the outbox; the state changes while it is told."""

@@ -97,6 +97,8 @@ def patch_between(before: Any, after: Any) -> dict[str, Any]:
     patch: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
     for name, value in after.items():
         old = before.get(name)
+        if value is old:
+            continue
         if isinstance(value, dict) and isinstance(old, dict):
             if inner := patch_between(old, value):
                 patch[name] = inner
