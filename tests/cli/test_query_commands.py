@@ -333,7 +333,8 @@ def test_tables_are_listed(lake: AnsweringLake) -> None:
     answer = invoke_on(lake, "tables")
     assert cells(answer.stdout)[1] == ["default.orders", "1,234", "7345", "2025-01-14", "00:00:00Z"]
     assert json.loads(invoke_on(lake, "tables", "--changes", "--json").stdout)[0] == orders | {
-        "updatedAt": "2025-01-14T00:00:00Z"
+        "updatedAt": "2025-01-14T00:00:00Z",
+        "rescued": {},
     }
     lake.answers["GET /v1/tables"] = plain_answer({"tables": []})
     assert "no tables yet" in invoke_on(lake, "tables").stdout

@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "query": ("query.query", "Run one SELECT and print the answer; Ctrl-C ends it on the server too."),
     "shell": ("shell.shell", "Run one query after another."),
-    "tables": ("tables.app", "List the tables of the lake, and in which columns values did not fit; change a type."),
+    "tables": ("tables.app", "List the tables of the lake, and in which columns values did not fit."),
     "snapshots": ("tables.snapshots", "List snapshots, the newest first."),
     "schema": ("tables.schema", "Show the columns of a table, and since when it has them."),
     "tail": ("tail.tail", "Print changes as they come; Ctrl-C ends it."),

@@ -47,8 +47,9 @@ _numbers = count()
 
 def tables_seen(reader: LakeReader, grant: Grant) -> list[Name]:
     """The tables of the catalog and of the tail that this grant sees, in order."""
-    published = {pointer.name for pointer in reader.files.tables()}
+    # The tail first: a table that is published meanwhile leaves it, and is in the catalog by then.
     unpublished = {Name(*split_table_name(each)) for each in reader.tail.names()}
+    published = {pointer.name for pointer in reader.files.tables()}
     found = (each for each in published | unpublished if grant.sees(each.namespace))
     return sorted(found, key=lambda each: (each.namespace, each.name))
 

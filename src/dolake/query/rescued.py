@@ -76,7 +76,9 @@ class RescuedCounts:
 
 def _counted(relation: Relation, run: Run) -> dict[str, int]:
     rescued = quoted(RESCUED)
-    keys = f"SELECT unnest(json_keys({rescued})) AS name FROM ({relation.sql}) WHERE {rescued} IS NOT NULL"  # noqa: S608
+    # A source may have a column of this name, whose values are anything.
+    of_row = f"CASE WHEN json_valid(CAST({rescued} AS VARCHAR)) THEN json_keys(CAST({rescued} AS VARCHAR)) END"
+    keys = f"SELECT unnest({of_row}) AS name FROM ({relation.sql}) WHERE {rescued} IS NOT NULL"  # noqa: S608
     rows = run(f"SELECT name, count(*) FROM ({keys}) GROUP BY name ORDER BY name", relation.arrow)  # noqa: S608
     return {str(name): int(count) for name, count in rows if name != BEFORE}
 
