@@ -16,7 +16,7 @@ import pytest
 
 async def test_coroutine_that_hangs():
     while True:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.2)
 
 @pytest.mark.timeout(1)
 def test_function_that_hangs():
@@ -34,6 +34,7 @@ def pytest_collection_modifyitems(items):
 
 
 def test_a_test_that_hangs_fails_alone(pytester: pytest.Pytester) -> None:
+    # The coroutine sleeps when the stacks are printed: CPython may crash when it prints the stack of a thread that runs.
     pytester.makeconftest(_CONFTEST)
     pytester.makepyfile(_TESTS)
     pytester.makefile(".toml", pyproject=(_ROOT / "pyproject.toml").read_text())
