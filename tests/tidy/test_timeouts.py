@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items):
 
 
 def test_a_test_that_hangs_fails_alone(pytester: pytest.Pytester) -> None:
-    # The coroutine sleeps when the stacks are printed: CPython may crash when it prints the stack of a thread that runs.
+    # The coroutine sleeps while the stacks are printed: CPython may crash when it prints that of a running thread.
     pytester.makeconftest(_CONFTEST)
     pytester.makepyfile(_TESTS)
     pytester.makefile(".toml", pyproject=(_ROOT / "pyproject.toml").read_text())
