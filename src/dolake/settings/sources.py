@@ -6,7 +6,6 @@ SourceSettings was checked; its path is absolute, and its name can stand in an a
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from dolake.errors import SettingsError
+from dolake.suggestions import closest
 from dolake.tables.names import problem_with_table_name
 from dolake.wire.source_lines import OUTBOX_MAX_BYTES, SourceKind
 
@@ -69,8 +69,8 @@ def checked_source(entry: Any, folder: Path | None, origin: str) -> SourceSettin
     fields = [field.name for field in msgspec.structs.fields(SourceSettings)]
     for name in entry:
         if name not in fields:
-            alike = difflib.get_close_matches(str(name), fields, n=1)
-            meant = f"did you mean {alike[0]}? " if alike else f"a source has {', '.join(fields)}; "
+            alike = closest(str(name), fields)
+            meant = f"did you mean {alike}? " if alike else f"a source has {', '.join(fields)}; "
             raise SettingsError(f"{SECTION}.{name} is not a setting", hint=meant + origin)
     try:
         source = msgspec.convert(entry, SourceSettings)

@@ -17,7 +17,7 @@ from dolake.errors import Conflict, InvalidInput, Unavailable
 from dolake.sources.runner import Shard
 from dolake.sources.sqlite import installation
 from dolake.sources.sqlite.lake_view import KnownStream, LakeView
-from dolake.sources.sqlite.naming import lake_name
+from dolake.sources.sqlite.naming import table_name
 from dolake.sources.sqlite.resumption import is_at
 from dolake.sources.sqlite.source import SqliteSource
 from dolake.sources.sqlite.state import FileState
@@ -199,10 +199,6 @@ def _plan(store: Store, choice: Choice, view: LakeView) -> Plan:
         known_head is None or is_changed or choice.is_copy or choice.is_restored or head.stream != str(stream)
     )
     return Plan(store.path, stream, choice, tables, left_out, needs_writing, warnings)
-
-
-def table_name(namespace: str, name: str) -> str:
-    return f"{namespace}.{lake_name(name)}" if namespace else lake_name(name)
 
 
 def _keys(shapes: Mapping[str, Shape]) -> dict[str, list[str]]:

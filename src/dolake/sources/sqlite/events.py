@@ -17,7 +17,7 @@ import msgspec
 
 from dolake.changes import Change
 from dolake.sources.sqlite.forms import Form, Observed, choose, row_converter, schema_column
-from dolake.sources.sqlite.naming import lake_name
+from dolake.sources.sqlite.naming import table_name
 from dolake.sources.sqlite.state import ALL, COPYING, FileState, OpenTransaction, TableState
 from dolake.sources.sqlite.store import Store
 from dolake.sources.sqlite.tables import Column, Shape, key_names, quoted
@@ -131,7 +131,7 @@ class Translator:
         self._readers.clear()
 
     def table_name(self, name: str) -> str:
-        return f"{self._namespace}.{lake_name(name)}" if self._namespace else lake_name(name)
+        return table_name(self._namespace, name)
 
     # --- the outbox -------------------------------------------------------------------------------------------------
 

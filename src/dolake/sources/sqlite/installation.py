@@ -11,7 +11,6 @@ import logging
 import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from dolake.errors import InvalidInput, NotFound
@@ -20,6 +19,7 @@ from dolake.sources.sqlite.store import FORMAT, Former, Head, Store, our_objects
 from dolake.sources.sqlite.tables import PREFIX, is_wanted, list_tables, quoted
 from dolake.sources.sqlite.triggers import NOW_MS, OUTBOX
 from dolake.sources.sqlite.watching import follow_schema, wanted_shapes
+from dolake.suggestions import closest
 
 logger = logging.getLogger("dolake.sources.sqlite")
 
@@ -94,9 +94,8 @@ def check_choice(db: sqlite3.Connection, *, tables: Sequence[str], exclude: Sequ
 
 
 def _unknown(option: str, pattern: str, names: Sequence[str]) -> InvalidInput:
-    folded = {name.casefold(): name for name in names}
-    close = get_close_matches(pattern.casefold(), folded, n=1)
-    hint = f"did you mean {folded[close[0]]!r}?" if close else f"the tables are: {', '.join(sorted(names)) or 'none'}"
+    close = closest(pattern, names)
+    hint = f"did you mean {close!r}?" if close else f"the tables are: {', '.join(sorted(names)) or 'none'}"
     return InvalidInput(f"{option} {pattern!r} matches no table of the file", hint=hint)
 
 

@@ -21,3 +21,8 @@ def lake_name(name: str) -> str:
         made = made[:-1]
     made = made.strip() or "_"
     return f"{made}_" if made.casefold().endswith(RESERVED_SUFFIXES) else made
+
+
+def table_name(namespace: str, name: str) -> str:
+    """The lake's table for a table of the file; an empty namespace is the default one."""
+    return f"{namespace}.{lake_name(name)}" if namespace else lake_name(name)
