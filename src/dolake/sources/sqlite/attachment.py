@@ -7,7 +7,6 @@ file, a name that no table has, and a table of another database are refused, and
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from dolake.sources.sqlite.lake_view import KnownStream, LakeView
 from dolake.sources.sqlite.naming import table_name
 from dolake.sources.sqlite.resumption import is_at
 from dolake.sources.sqlite.source import SqliteSource
-from dolake.sources.sqlite.state import FileState
+from dolake.sources.sqlite.state import FileState, address_of
 from dolake.sources.sqlite.store import FORMAT, Head, Store, in_words
 from dolake.sources.sqlite.tables import Shape, list_tables
 from dolake.sources.sqlite.trimming import TrimRules
@@ -157,7 +156,8 @@ def _with_plan(view: LakeView, plan: Plan) -> LakeView:
     """The name that this file will have is taken for the next one."""
     if plan.stream in view.streams:
         return view
-    state = FileState(host=socket.gethostname(), path=str(plan.path.resolve()))
+    host, path = address_of(plan.path)
+    state = FileState(host=host, path=path)
     return LakeView({**view.streams, plan.stream: KnownStream(plan.stream, False, state)})
 
 
@@ -291,7 +291,7 @@ def _free_name(store: Store, default: StreamId, choice: Choice, view: LakeView, 
 def _is_place_of(store: Store, known: KnownStream) -> bool:
     """Whether this stream is of a file at this path of this host: it was enabled anew, then."""
     state = known.state
-    return state is not None and (state.host, state.path) == (socket.gethostname(), str(store.path.resolve()))
+    return state is not None and (state.host, state.path) == address_of(store.path)
 
 
 def _check_copy(store: Store, known: KnownStream, choice: Choice) -> list[str]:

@@ -5,12 +5,11 @@ From source.py, in its reading transaction.
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 
 from dolake.sources.base import Standing
 from dolake.sources.sqlite.pieces import plain
-from dolake.sources.sqlite.state import FileState, OpenTransaction, Place, TableState, digest_of, read_state
+from dolake.sources.sqlite.state import FileState, OpenTransaction, Place, TableState, address_of, digest_of, read_state
 from dolake.sources.sqlite.store import Former, Head, Store
 from dolake.sources.sqlite.triggers import OUTBOX
 from dolake.sources.sqlite.values import reading_any_text
@@ -31,10 +30,7 @@ def decide(store: Store, head: Head, standing: Standing) -> Decision:
     state = read_state(standing.state)
     if state is None:
         return _without_state(store, head, standing)
-    if state.identity != head.identity and (state.host, state.path) != (
-        socket.gethostname(),
-        str(store.path.resolve()),
-    ):
+    if state.identity != head.identity and (state.host, state.path) != address_of(store.path):
         return _start_over(store, "the lake has the state of another file under this name")
     if state.instance != head.instance:
         return _start_over(store, "the file was enabled anew", state)

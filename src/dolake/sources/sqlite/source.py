@@ -8,7 +8,6 @@ has changed (watching.py), where our table was dropped (installation.py) and to 
 from __future__ import annotations
 
 import logging
-import socket
 import sqlite3
 import time
 from collections import deque
@@ -24,7 +23,7 @@ from dolake.sources.sqlite.events import Row, Translator
 from dolake.sources.sqlite.installation import repair
 from dolake.sources.sqlite.pieces import PieceMaker
 from dolake.sources.sqlite.resumption import decide, is_at
-from dolake.sources.sqlite.state import COPYING, LIVE, FileState, TableState
+from dolake.sources.sqlite.state import COPYING, LIVE, FileState, TableState, address_of
 from dolake.sources.sqlite.store import Head, Store, file_id_of, in_words, is_busy, our_objects, packed
 from dolake.sources.sqlite.tables import list_tables, quoted, shape_of
 from dolake.sources.sqlite.triggers import OUTBOX
@@ -101,7 +100,7 @@ class SqliteSource:
         for name, table in state.tables.items():
             table.lake = table.lake or self._translator.table_name(name)
         state.identity, state.instance = self._head.identity, self._head.instance
-        state.host, state.path = socket.gethostname(), str(self._store.path.resolve())
+        state.host, state.path = address_of(self._store.path)
         self._maker = PieceMaker(dict(standing.state))
         self._pieces.clear()
         dropped = self._translator.dropped(lost, _now_ms())

@@ -7,7 +7,9 @@ From source.py, which sends it and reads it back. Pure.
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -74,6 +76,11 @@ class FileState(msgspec.Struct, rename="camel", omit_defaults=True):
     path: str = ""
     place: Place = Place()
     tables: dict[str, TableState] = {}
+
+
+def address_of(path: Path) -> tuple[str, str]:
+    """Where a file is: host and path, as a state has them."""
+    return socket.gethostname(), str(path.resolve())
 
 
 def read_state(raw: Any) -> FileState | None:
